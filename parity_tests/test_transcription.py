@@ -22,7 +22,9 @@ from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.speech.alignment import _smoothed, path, words_of
 from jax_transformer.speech.spectra import log_mel
-from jax_transformer.speech.transcription import Thresholds, WindowDecoder, _prompt, detect_language
+from jax_transformer.speech.text import previous_ids, read_tokenizer
+from jax_transformer.speech.transcription import Options, Thresholds, WindowDecoder, detect_language, prompt_ids
+from jax_transformer.speech.windows import run
 from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -67,16 +69,26 @@ def spectrum(seed: int, frames: int) -> np.ndarray:
     return np.random.default_rng([seed, 9]).standard_normal((frames, 6)).astype(np.float32)
 
 
-def decoder(model: jt.Model, **options: Any) -> WindowDecoder:
-    timestamps, language = options.pop("timestamps", True), options.pop("language", "de")
+THEIR_RULES = Thresholds(log_prob=None, compression_ratio=None)
+"""Those of `generate` without fallback."""
+
+
+def segments(model: jt.Model, features: np.ndarray, **options: Any) -> list[jt.speech.Segment]:
+    """Returns the segments of a spectrum, whatever its length."""
+    language, task = options.pop("language", "de"), options.pop("task", "transcribe")
+    prompt = prompt_of(model, language, task, timestamps=options.get("timestamps", True))
+    made = decoder(model, **options)
+    return run(prepare(model), made.segments(features, prompt, language))
+
+
+def prompt_of(model: jt.Model, language: str, task: Any, *, timestamps: bool = True) -> list[int]:
     assert model.generation.speech is not None
-    given = {
-        "prompt": _prompt(model.generation.speech, language, options.pop("task", "transcribe"), timestamps=timestamps),
-        "timestamps": timestamps, "temperatures": (0.0,),
-        "thresholds": Thresholds(log_prob=None, compression_ratio=None),
-        "conditions": False, "beam_size": None, "max_new_tokens": None, "seed": 0,
-    }  # fmt: skip
-    return WindowDecoder(prepare(model), **given | options)
+    return prompt_ids(model.generation.speech, language, task, timestamps=timestamps)
+
+
+def decoder(model: jt.Model, **options: Any) -> WindowDecoder:
+    given = {"temperatures": (0.0,), "thresholds": THEIR_RULES, "condition_on_previous_text": False}
+    return WindowDecoder(prepare(model), Options(**given | options))
 
 
 def theirs_of(theirs: Any, features: np.ndarray, **options: Any) -> dict[str, Any]:
@@ -107,7 +119,7 @@ def test_tokens_and_times_are_those_of_generate(folder: Path, seed: int, frames:
     theirs, model = make(seed, folder)
     features = spectrum(seed, frames)
     expected = theirs_of(theirs, features)["segments"][0]
-    received = decoder(model).segments(features)
+    received = segments(model, features)
     assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
     times = [(float(one["start"]), float(one["end"])) for one in expected]
     np.testing.assert_allclose([(one.start, one.end) for one in received], times, atol=1e-9)
@@ -119,9 +131,9 @@ def test_tokens_and_times_are_those_of_generate(folder: Path, seed: int, frames:
         ({"max_new_tokens": 9}, {"max_new_tokens": 9}),
         ({"beam_size": 3, "max_new_tokens": 12}, {"num_beams": 3, "max_new_tokens": 12}),
         ({"language": "en", "task": "translate"}, {"language": "en", "task": "translate"}),
-        ({"conditions": True}, {"condition_on_prev_tokens": True, "temperature": 0.0}),
+        ({"condition_on_previous_text": True}, {"condition_on_prev_tokens": True, "temperature": 0.0}),
         (
-            {"conditions": True, "max_new_tokens": 8},
+            {"condition_on_previous_text": True, "max_new_tokens": 8},
             {"condition_on_prev_tokens": True, "max_new_tokens": 8, "temperature": 0.0},
         ),
     ],
@@ -131,8 +143,37 @@ def test_options_are_those_of_generate(folder: Path, seed: int, ours: dict[str, 
     theirs, model = make(seed, folder)
     features = spectrum(seed, 170)
     expected = theirs_of(theirs, features, **their)["segments"][0]
-    received = decoder(model, **ours).segments(features)
+    received = segments(model, features, **ours)
     assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_prompt_is_that_of_generate(folder: Path, seed: int) -> None:
+    """More of it than there is room for."""
+    theirs, model = make(seed, folder)
+    features, prompt = spectrum(seed, 170), np.random.default_rng(seed).integers(0, END, 23).tolist()
+    expected = theirs_of(
+        theirs, features, prompt_ids=torch.tensor([PREVIOUS, *prompt]), condition_on_prev_tokens=True, temperature=0.0
+    )["segments"][0]
+    made = decoder(model, condition_on_previous_text=True)
+    made._previous = list(prompt)
+    received = run(prepare(model), made.segments(features, prompt_of(model, "de", "transcribe"), "de"))
+    assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
+
+
+def test_ids_of_a_prompt_are_those_of_their_tokenizer(folder: Path, tmp_path: Path) -> None:
+    letters = {chr(letter): number for number, letter in enumerate(range(ord("a"), ord("z") + 1))}
+    vocabulary = letters | {"Ġ": 26, "Ġa": 27, "ab": 28, "Ã": 29, "¤": 30, "Ġab": 31, ".": 32, "<|startofprev|>": 33}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nĠ a\na b\nĠ ab\n")
+    theirs = transformers.WhisperTokenizer.from_pretrained(tmp_path)
+    theirs.add_tokens(["<|startofprev|>"], special_tokens=True)
+    files = {name: (tmp_path / name).read_bytes() for name in ("vocab.json", "merges.txt")}
+    model = dataclasses.replace(make(0, folder)[1], tokenizer_files=files)
+    assert model.generation.speech is not None
+    for text in ("abba", " ab ab.cab", "ä a  ä"):
+        (_, *expected) = theirs.get_prompt_ids(text).tolist()
+        assert previous_ids(read_tokenizer(model), model.generation.speech, text) == expected
 
 
 HEADS = [[0, 1], [1, 0], [1, 2]]
@@ -154,7 +195,7 @@ def test_times_of_tokens_are_those_of_transformers(
         attention_mask=torch.ones(1, frames, dtype=torch.long),
         **options,
     )["segments"][0]
-    received = decoder(aligned(model), words=True, **options).segments(features)
+    received = segments(aligned(model), features, words=True, **options)
     assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
     for ours, segment in zip(received, expected, strict=True):
         np.testing.assert_allclose(ours.token_times, segment["token_timestamps"], atol=1e-6)
@@ -236,7 +277,7 @@ def test_text_alone_is_that_of_generate(folder: Path, seed: int) -> None:
     theirs, model = make(seed, folder)
     features = spectrum(seed, WINDOW)
     expected = theirs_of(theirs, features, return_timestamps=False, return_segments=False)[0].tolist()
-    received = decoder(model, timestamps=False).segments(features)
+    received = segments(model, features, timestamps=False)
     assert [token for segment in received for token in segment.tokens] == [token for token in expected if token != END]
 
 
@@ -316,7 +357,8 @@ def test_mean_log_probabilities_are_those_of_transformers(folder: Path, temperat
     theirs, model = make(1, folder)
     features = spectrum(1, WINDOW)
     made = decoder(model, temperatures=(temperature,), max_new_tokens=8)
-    decoded = made._at(features, temperature)
+    made._prompt = prompt_of(model, "de", "transcribe")
+    decoded = run(prepare(model), made._at(features, temperature))
     prompt = [START, DE, TRANSCRIBE]
     rules = transformers.generation.WhisperTimeStampLogitsProcessor(theirs.generation_config, begin_index=3)
     first = transformers.SuppressTokensAtBeginLogitsProcessor(GENERATION["begin_suppress_tokens"], 3)
@@ -338,7 +380,7 @@ def test_no_speech_probability_is_that_of_transformers(folder: Path) -> None:
     with torch.no_grad():
         logits = theirs(torch.from_numpy(features.T[None].copy()), decoder_input_ids=torch.tensor([[START]])).logits
     expected = float(torch.softmax(logits[0, -1], dim=-1)[NO_TIMES - 1])
-    assert decoder(model)._no_speech(features) == pytest.approx(expected, rel=1e-5)
+    assert run(prepare(model), decoder(model)._no_speech(features)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_rules_forbid_what_their_processor_forbids(folder: Path) -> None:

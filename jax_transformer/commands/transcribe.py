@@ -49,6 +49,8 @@ class TranscribeOptions:
     """Show the text so far to the model."""
     seed: int = 0
     """Seed of the draws."""
+    prompt: str = ""
+    """Text that is shown to the model as if it came before each recording, such as names as they are spelt."""
     words: bool = False
     """Times of words, too: in json, and as marks in vtt."""
 
@@ -68,23 +70,23 @@ def transcribe(arguments: Sequence[str]) -> int:
     with output_may_close():
         for file, target in zip(options.files, targets, strict=True):
             try:
-                samples = speech.read_audio(file)
+                found = speech.transcribe(
+                    model,
+                    file,
+                    language=options.language or None,
+                    task=options.task,
+                    temperatures=options.temperatures,
+                    beam_size=options.beam_size,
+                    max_new_tokens=options.max_new_tokens,
+                    condition_on_previous_text=options.condition_on_previous_text,
+                    seed=options.seed,
+                    prompt=options.prompt,
+                    words=options.words,
+                )
             except speech.AudioError as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
                 continue
-            found = speech.transcribe(
-                model,
-                samples,
-                language=options.language or None,
-                task=options.task,
-                temperatures=options.temperatures,
-                beam_size=options.beam_size,
-                max_new_tokens=options.max_new_tokens,
-                condition_on_previous_text=options.condition_on_previous_text,
-                seed=options.seed,
-                words=options.words,
-            )
             content = FORMATS[options.format](found)
             if target is None:
                 sys.stdout.write(content)

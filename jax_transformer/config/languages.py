@@ -39,3 +39,14 @@ def code_of(language: str) -> str:
     """
     plain = language.strip("<|>").lower()
     return CODES.get(plain, plain)
+
+
+def name_of(code: str) -> str:
+    """Returns the English name of a language, in small letters; an unknown code itself.
+
+    Example:
+      >>> from jax_transformer.config.languages import name_of
+      >>> name_of("de"), name_of("nl"), name_of("xx")
+      ('german', 'dutch', 'xx')
+    """
+    return next((name for name, known in CODES.items() if known == code), code)

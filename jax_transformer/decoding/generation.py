@@ -16,6 +16,7 @@ from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.allowed import NOT_ASKED, AllowedTokens, allowed_by
 from jax_transformer.decoding.cache import Weights
 from jax_transformer.decoding.checks import (
+    check_at_least_1,
     check_count,
     check_decoding,
     check_ids,
@@ -58,6 +59,7 @@ def generate(
     sentence_numbers: Sequence[int] | None = None,
     allowed: AllowedTokens | None = None,
     timestamps: TimestampRules | None = None,
+    most_new: Sequence[int] | None = None,
     **options: Unpack[DecodingOptions],
 ) -> Generated:
     """Decodes a batch of B sentences.
@@ -80,6 +82,7 @@ def generate(
         may come next. It runs on the host at each step, also for hypotheses that have ended; a program is compiled for
         each function.
       timestamps: rules for the times in a transcript of speech. Scores then count the tokens that the rules allow.
+      most_new: for each sentence, the most tokens after its prefix, where they are fewer than max_new_tokens.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Returns:
@@ -117,10 +120,15 @@ def generate(
     check_decoding(model, decoding, max(map(len, prefixes), default=0))
     check_count("prefix_ids", len(prefixes), count)
     check_count("sentence_numbers", len(numbers), count)
+    if most_new is not None:
+        check_count("most_new", len(most_new), count)
+        check_at_least_1(most_new=min(most_new, default=1))
     num_return = decoding.num_return or 1
     if not count:
         return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
-    search = Search(model, decoding, source, prefixes, numbers, allowed=allowed, timestamps=timestamps)
+    search = Search(
+        model, decoding, source, prefixes, numbers, allowed=allowed, timestamps=timestamps, most_new=most_new
+    )
     while not search.is_done:
         search.advance()
     return search.hypotheses()
@@ -143,12 +151,13 @@ class Search:
         on_one_core: bool = False,
         allowed: AllowedTokens | None = None,
         timestamps: TimestampRules | None = None,
+        most_new: Sequence[int] | None = None,
     ) -> None:
         """Starts the search for sources, with resolved options that were checked.
 
         Args:
           on_one_core: compute on one core of a CPU, as other searches run on the others.
-          allowed, timestamps: see `generate`.
+          allowed, timestamps, most_new: see `generate`.
         """
         config, most, self._count = model.config, limit(model, "target"), source.shape[0]
         self._model, self._decoding = model, decoding
@@ -163,6 +172,8 @@ class Search:
         prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
         lengths = np.array([len(ids) for ids in prefixes], int)
         max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
+        if most_new is not None:
+            max_new = np.minimum(max_new, [*most_new, *[1] * filling])
         self._last, self._most = int(np.max(lengths + max_new)), most
         # Room that stays empty costs attention time; another room, another program: a file is worth it.
         length = FEATURES_ROOM if isinstance(source, Features) else source.shape[1]

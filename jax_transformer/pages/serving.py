@@ -1,4 +1,4 @@
-"""Draws the pages that a translation server sends: one to translate, and one of its interface."""
+"""Draws the pages that a server sends: one to translate or to transcribe, and one of its interface."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jax_transformer.pages.page import assemble, joined, policy_of
 TEMPLATE = Path(__file__).parent / "serving_template"
 STYLE = "serving.css"
 TRANSLATE_SCRIPTS = ("request.js", "attention.js", "words.js", "results.js", "translate.js")
+TRANSCRIBE_SCRIPTS = ("request.js", "transcribe.js")
 API_SCRIPTS = ("request.js", "api.js")
 """Scripts of each page, in the order in which they run."""
 
@@ -31,6 +32,16 @@ def render_translate(facts: Mapping[str, Any]) -> ServedPage:
         "target_tag".
     """
     return _served(f"Translate · {facts['model']}", facts, TRANSLATE_SCRIPTS)
+
+
+def render_transcribe(facts: Mapping[str, Any]) -> ServedPage:
+    """Returns the page that transcribes a reader's recording.
+
+    Args:
+      facts: the "model"'s name; the codes of its "languages"; whether it "translates" and has the times of "words"; the
+        limits "max_audio_bytes" and "max_audio_seconds".
+    """
+    return _served(f"Transcribe · {facts['model']}", facts, TRANSCRIBE_SCRIPTS)
 
 
 def render_api(schema: Mapping[str, Any]) -> ServedPage:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jax_transformer.serving.work import Job, Kind, Unit
+from jax_transformer.serving.work import AnyKind, AnyUnit, Job
 
 SHARE = 2_000.0
 """Tokens a second that a request is entitled to, in the order of turns."""
@@ -25,18 +25,18 @@ class Waiting(NamedTuple):
     job: Job
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> AnyUnit:
         return self.job.units[self.number]
 
 
 class Batch(NamedTuple):
     """Holds units of one kind to compute together."""
 
-    kind: Kind
+    kind: AnyKind
     members: list[Waiting]
 
     @property
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AnyUnit]:
         return [member.unit for member in self.members]
 
 
@@ -50,8 +50,8 @@ class Batcher:
 
     def __init__(
         self,
-        fits: Callable[[Kind, Sequence[Unit]], bool],
-        shape: Callable[[Kind, Unit], tuple[int, ...]],
+        fits: Callable[[Any, Sequence[Any]], bool],
+        shape: Callable[[Any, Any], tuple[int, ...]],
         wait_seconds: float,
         share: float = SHARE,
         size: Callable[[int], int] = lambda waiting: waiting,
@@ -67,7 +67,7 @@ class Batcher:
         """
         self._fits, self._shape, self._size = fits, shape, size
         self._wait, self._share = wait_seconds, share
-        self._queues: dict[Kind, list[Waiting]] = {}
+        self._queues: dict[AnyKind, list[Waiting]] = {}
         self._count = 0
         self.tokens = 0
         """Tokens that wait, as `Job.cost` counts them."""
@@ -94,7 +94,7 @@ class Batcher:
 
         Among several, the one whose first unit has the earliest turn.
         """
-        best: tuple[Waiting, Kind, list[Waiting]] | None = None
+        best: tuple[Waiting, AnyKind, list[Waiting]] | None = None
         for kind, queue in self._queues.items():
             members, is_full = self._first_batch(kind, queue)
             is_due = is_full or now >= queue[0].since + self._wait
@@ -125,7 +125,7 @@ class Batcher:
         """Returns when the next batch is due though it isn't full; None if nothing waits."""
         return min((queue[0].since + self._wait for queue in self._queues.values()), default=None)
 
-    def _first_batch(self, kind: Kind, queue: Sequence[Waiting]) -> tuple[list[Waiting], bool]:
+    def _first_batch(self, kind: AnyKind, queue: Sequence[Waiting]) -> tuple[list[Waiting], bool]:
         """Returns the units that share a batch with the first, and whether there is no room for more."""
         room = self._shape(kind, queue[0].unit)
         short_enough = (
@@ -143,7 +143,7 @@ class Batcher:
             members += more
         return members, False
 
-    def _keep(self, kind: Kind, queue: list[Waiting]) -> None:
+    def _keep(self, kind: AnyKind, queue: list[Waiting]) -> None:
         if queue:
             self._queues[kind] = queue
         else:

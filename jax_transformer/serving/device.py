@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from jax_transformer.decoding.stepwise import Step
 from jax_transformer.serving.batcher import Batch, Batcher
-from jax_transformer.serving.engine import Engine
 from jax_transformer.serving.limits import Refusal
 from jax_transformer.serving.metrics import Metrics
-from jax_transformer.serving.work import Job, Translating, Unit
+from jax_transformer.serving.work import AnyUnit, Computer, Job, Unit
 
 TOKENS_BESIDE_BATCHES = 8
 """Tokens of each stream between two batches; 1 where no batch waits, so that each is sent when it is there."""
@@ -27,8 +26,9 @@ log = logging.getLogger(__name__)
 class Stream:
     """Holds a unit that is decoded a few tokens at a time."""
 
-    kind: Translating
     unit: Unit
+    begin: Callable[[Callable[[], int]], Iterator[Step]]
+    """Returns the steps, on the device's thread. Called with a function of the most tokens of the next step."""
     on_step: Callable[[Step | Exception], object]
     """Called on the device's thread after each step, until one is the last or an error."""
     is_cancelled: bool = False
@@ -38,7 +38,7 @@ class Stream:
 class Device:
     """Owns the thread. Other threads hand it work; it reports results by the callbacks of jobs and streams."""
 
-    def __init__(self, engine: Engine, batcher: Batcher, metrics: Metrics) -> None:
+    def __init__(self, engine: Computer, batcher: Batcher, metrics: Metrics) -> None:
         self._engine, self._batcher, self._metrics = engine, batcher, metrics
         self._limits = engine.limits
         self._changed = threading.Condition()
@@ -181,7 +181,7 @@ class Device:
         self._spent(start, "batches", batch.units)
         self._metrics.batch_units.observe(len(batch.members))
         self._metrics.batch_fill.observe(self._engine.fill(batch.kind, batch.units))
-        self._metrics.tokens.labels("target").inc(sum(map(_target_tokens, batch.units, results)))
+        self._metrics.tokens.labels("target").inc(sum(map(self._engine.target_tokens, batch.units, results)))
         for member, result in zip(batch.members, results, strict=True):
             member.job.finish(member.number, result)
 
@@ -189,7 +189,7 @@ class Device:
         start = time.perf_counter()
         try:
             if stream.steps is None:
-                stream.steps = self._engine.steps(stream.kind, stream.unit, self._stream_tokens)
+                stream.steps = stream.begin(self._stream_tokens)
                 self._metrics.tokens.labels("source").inc(stream.unit.tokens)
             step: Step | Exception = next(stream.steps)
         except Exception as error:
@@ -205,7 +205,7 @@ class Device:
     def _stream_tokens(self) -> int:
         return TOKENS_BESIDE_BATCHES if len(self._batcher) else 1
 
-    def _spent(self, start: float, work: str, units: list[Unit]) -> None:
+    def _spent(self, start: float, work: str, units: list[AnyUnit]) -> None:
         seconds, tokens = time.perf_counter() - start, sum(unit.tokens for unit in units)
         self._busy_seconds += seconds
         self._done_tokens += tokens
@@ -224,8 +224,3 @@ class Device:
             job.fail(Refusal(503, "the server stopped before the answer", retry_after=10))
         for stream in streams:
             stream.on_step(Refusal(503, "the server stopped before the answer", retry_after=10))
-
-
-def _target_tokens(unit: Unit, result: object) -> int:
-    """Returns the tokens of a unit's result: of all hypotheses, or of the unit's own target."""
-    return sum(len(found.ids) for found in result) if isinstance(result, list) else len(unit.target_ids)

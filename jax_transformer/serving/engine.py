@@ -249,6 +249,10 @@ class Engine:
             numbers=[unit.number for unit in units],
         )
 
+    def target_tokens(self, unit: Unit, result: Any) -> int:
+        """Returns the tokens of a unit's result: of all hypotheses, or of the unit's own target."""
+        return sum(len(found.ids) for found in result) if isinstance(result, list) else len(unit.target_ids)
+
     def steps(self, kind: Translating, unit: Unit, tokens: Callable[[], int]) -> Iterator[Step]:
         """Yields a unit's hypothesis as it grows; see `decode_stepwise`. On the device's thread."""
         self._searches.forget_if_asked()

@@ -51,6 +51,15 @@ class Limits:
     request_seconds: float = 60.0
     """Seconds from a request's arrival to its answer, waiting included. A stream may take as long."""
 
+    max_audio_bytes: int = 25 << 20
+    """Bytes of a body with a recording."""
+    max_audio_seconds: float = 7200.0
+    """Seconds of a recording. Longer ones are refused, never cut."""
+    max_recordings: int = 16
+    """Recordings that are received, or transcribed, at once."""
+    transcribe_seconds: float = 600.0
+    """Seconds from the arrival of a recording to its transcript, waiting included."""
+
     def problems(self) -> list[str]:
         """Returns one message for each limit that is out of range."""
         return [

@@ -7,9 +7,11 @@ import dataclasses
 import inspect
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_transformer.serving.requests import ScoreRequest, TranslateRequest, field_names
+from jax_transformer.serving.speech_requests import LIST, SpeechRequest
 
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 NUMBER = {"type": ["number", "null"]}
@@ -77,6 +79,53 @@ REFUSALS = {
     503: "The server isn't ready, or is full: see Retry-After.",
     504: "The answer takes too long.",
 }
+SPEECH_REFUSALS = {
+    400: "The body is no form, or the recording can't be read.",
+    403: "A page of another site sends the form.",
+    413: "The body or the recording is too large.",
+    415: "The content type isn't multipart/form-data.",
+}
+TRANSCRIPT: dict[str, Any] = {
+    "text": {"type": "string"},
+    "task": {"enum": ["transcribe", "translate"], "description": "Of verbose_json, as are the next ones."},
+    "language": {
+        "type": ["string", "null"],
+        "description": "English name of the spoken language; null of a model that knows one alone.",
+    },
+    "duration": {"type": "number", "description": "Seconds of the recording."},
+    "segments": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "id": {"type": "integer"},
+                "seek": {"type": "integer", "description": "Where its window begins, in steps of 10 ms."},
+                "start": {"type": "number", "description": "In seconds."},
+                "end": {"type": "number"},
+                "text": {"type": "string"},
+                "tokens": {"type": "array", "items": {"type": "integer"}},
+                "temperature": {"type": "number", "description": "At which its window was decoded."},
+                "avg_logprob": {"type": "number", "description": "Mean log-probability of its window's tokens."},
+                "compression_ratio": {"type": "number", "description": "Of its window's text."},
+                "no_speech_prob": {"type": "number", "description": "Probability that its window holds no speech."},
+            },
+        },
+    },
+    "words": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"word": {"type": "string"}, "start": {"type": "number"}, "end": {"type": "number"}},
+        },
+        "description": "With timestamp_granularities[] of word.",
+    },
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "text": {"response_format": "text"},
+    "times": {"response_format": "verbose_json"},
+    "subtitles": {"response_format": "srt"},
+}
+"""Examples of forms, by name; the file is the reader's."""
 
 
 EXAMPLES: dict[type, dict[str, dict[str, Any]]] = {
@@ -93,19 +142,60 @@ EXAMPLES: dict[type, dict[str, dict[str, Any]]] = {
 
 def body_schema(kind: type[TranslateRequest] | type[ScoreRequest]) -> dict[str, Any]:
     """Returns the entry for a route whose body has the fields of a request."""
-    hints, texts = typing.get_type_hints(kind), _docstrings(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     names = field_names(kind)
-    properties = {
-        name: _schema_of(hints[name]) | ({"description": " ".join(texts[name].split())} if name in texts else {})
-        for name in names
-    }
+    properties = _properties(kind, names)
     required = [name for name in names if fields[name].default is dataclasses.MISSING]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     examples = {name: {"value": value} for name, value in EXAMPLES[kind].items()}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
     }
+
+
+def _properties(kind: type, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the schema of each field, with its documentation."""
+    hints, texts = typing.get_type_hints(kind), _docstrings(kind)
+    return {
+        name: _schema_of(hints[name]) | ({"description": " ".join(texts[name].split())} if name in texts else {})
+        for name in names
+    }
+
+
+def form_schema(kind: type[SpeechRequest]) -> dict[str, Any]:
+    """Returns the entry for a route whose body is a form with a recording and the fields of a request."""
+    file = {"type": "string", "format": "binary", "description": "The recording: WAV, FLAC, OGG, MP3 and more."}
+    fields = _properties(kind, [field.name for field in dataclasses.fields(kind)])
+    listed = {f"{name}{LIST}" if field.get("type") == "array" else name: field for name, field in fields.items()}
+    schema = {
+        "type": "object",
+        "properties": {"file": file, **listed},
+        "required": ["file"],
+        "additionalProperties": False,
+    }
+    examples = {name: {"value": value} for name, value in FORMS.items()}
+    return {
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema, "examples": examples}}}
+    }
+
+
+def transcripts() -> dict[int | str, dict[str, Any]]:
+    """Returns the entry for the answers of a route that transcribes: an object, plain text, subtitles, or an error."""
+    plain = {"schema": {"type": "string"}}
+    schema = {"type": "object", "properties": TRANSCRIPT, "required": ["text"]}
+    content = {"application/json": {"schema": schema}, "text/plain": plain, "text/vtt": plain}
+    found: dict[int | str, dict[str, Any]] = {
+        200: {
+            "description": "The transcript, in the format of response_format.",
+            "content": content | {"application/x-subrip": plain},
+        }
+    }
+    return found | _refusals(REFUSALS | SPEECH_REFUSALS)
+
+
+def _refusals(described: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    content = {"application/json": {"schema": ERROR}}
+    return {status: {"description": text, "content": content} for status, text in sorted(described.items())}
 
 
 def answers(name: str) -> dict[int | str, dict[str, Any]]:
@@ -115,9 +205,7 @@ def answers(name: str) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": "The answers, in order.", "content": {"application/json": {"schema": schema}}}
     }
-    for status, description in REFUSALS.items():
-        found[status] = {"description": description, "content": {"application/json": {"schema": ERROR}}}
-    return found
+    return found | _refusals(REFUSALS)
 
 
 def states(well: str, unwell: str, field: str) -> dict[int | str, dict[str, Any]]:

@@ -19,7 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jax_transformer.serving.app import error_text, make_app
 from jax_transformer.serving.limits import Limits
-from jax_transformer.serving.service import Service
+from jax_transformer.serving.service import Host, Service
+from jax_transformer.serving.speech_service import SpeechService
 
 LAST_SECONDS = 5.0
 """How long the device's thread has for the program in progress when all else has ended."""
@@ -62,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> int:
+def serve(service: Service | SpeechService, bound: socket.socket, *, grace_seconds: float) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code: 0, or 1 if requests were cut off.
 
     A second signal ends the process at once.
@@ -135,7 +136,7 @@ class WarmingUp:
 class Server(uvicorn.Server):
     """Runs the application. Ends with the exit code of the command instead of the signal."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Host) -> None:
         super().__init__(config)
         self._service = service
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jax_transformer.decoding.stepwise import Step
 from jax_transformer.serving.batcher import Batcher
 from jax_transformer.serving.device import Device, Stream
-from jax_transformer.serving.engine import Engine
+from jax_transformer.serving.engine import Engine, WarmUp
 from jax_transformer.serving.limits import Refusal
 from jax_transformer.serving.metrics import Metrics, count_programs
 from jax_transformer.serving.pieces import Pieces
 from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
-from jax_transformer.serving.work import Job, Kind, Unit
+from jax_transformer.serving.work import AnyKind, AnyUnit, Computer, Job, Translating, Unit
 
 Result = TypeVar("Result")
 
@@ -26,24 +26,32 @@ AT_ONCE = 2_000
 thread and back takes longer."""
 
 
-class Service:
-    """Serves one model. All methods but the constructor belong to the event loop's thread."""
+class Served(Computer, Protocol):
+    """Computes units, and knows which programs to compile beforehand and how units share batches."""
 
-    def __init__(self, engine: Engine, *, max_wait_ms: float = 5.0, warm_up: int = 0, name: str = "a model") -> None:
-        """Makes a service that isn't running yet.
+    def fits(self, kind: Any, units: Sequence[Any]) -> bool:
+        """Returns whether units make one batch."""
 
-        Args:
-          engine: the model.
-          max_wait_ms: how long a sentence may wait for a full batch.
-          warm_up: compile the programs for sources of up to so many tokens before the service is ready.
-          name: the model's, for the page.
-        """
-        self.name = name
-        self.engine, self.limits, self.metrics = engine, engine.limits, Metrics()
+    def shape(self, kind: Any, unit: Any) -> tuple[int, ...]:
+        """Returns the padded lengths of a unit."""
+
+    def size(self, waiting: int) -> int:
+        """Returns how many of so many units are best taken into a batch."""
+
+    def warm_ups(self, longest: int) -> Iterator[WarmUp]:
+        """Yields what compiles the programs of usual requests."""
+
+
+class Host:
+    """Hosts one model. All methods but the constructor belong to the event loop's thread."""
+
+    def __init__(self, engine: Served, *, max_wait_ms: float, warm_up: int, name: str, threads: int) -> None:
+        """Makes a host that isn't running yet; see `Service`. `threads` read and write for the event loop."""
+        self.name, self._computer, self._warm_up = name, engine, warm_up
+        self.limits, self.metrics = engine.limits, Metrics()
         batcher = Batcher(engine.fits, engine.shape, max_wait_ms / 1000, size=engine.size)
         self.device = Device(engine, batcher, self.metrics)
-        self._warm_up = warm_up
-        self._tokenizing = ThreadPoolExecutor(2, "tokenizing")
+        self._threads = ThreadPoolExecutor(threads, "requests")
         self._done: deque[asyncio.Event] = deque()
         self.state = "loading"
         """loading, warming up, ready, or stopping."""
@@ -65,7 +73,7 @@ class Service:
         """
         count_programs()
         self.state = "warming up"
-        warm_ups = list(self.engine.warm_ups(self._warm_up))
+        warm_ups = list(self._computer.warm_ups(self._warm_up))
 
         def begin(number: int, name: str) -> None:
             self._compiling = f" (compiling {number} of {len(warm_ups)})"
@@ -85,13 +93,56 @@ class Service:
     def stop(self, seconds: float) -> bool:
         """Stops the thread; returns whether it ended within so many seconds."""
         self.state, self._compiling = "stopping", ""
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         return self.device.stop(seconds)
 
     def check_ready(self) -> None:
         """Raises Refusal unless the service is ready."""
         if self.state != "ready" or not self.device.is_alive:
             raise Refusal(503, f"the server isn't ready: {self.state}{self._compiling}", retry_after=5)
+
+    async def _results(self, kind: AnyKind, units: Sequence[AnyUnit]) -> list[Any]:
+        """Returns the result of each unit. Cancelled, it takes the units out of the queue."""
+        if not units:
+            return []
+        done = asyncio.Event()
+        job = Job(kind, units, on_done=lambda _: self._wake(done))
+        self._loop = asyncio.get_running_loop()
+        self.device.submit(job)
+        try:
+            await done.wait()
+        finally:
+            self.device.cancel(job)
+        if job.error:
+            raise _refusal(job.error)
+        return [job.results[index] for index in range(len(units))]
+
+    def _wake(self, done: asyncio.Event) -> None:
+        """Sets an event from the device's thread. The jobs of a batch wake the event loop once."""
+        self._done.append(done)
+        if len(self._done) == 1:
+            self._loop.call_soon_threadsafe(self._set_done)
+
+    def _set_done(self) -> None:
+        """Sets the events of all jobs that are done."""
+        while self._done:
+            self._done.popleft().set()
+
+
+class Service(Host):
+    """Serves a model that translates."""
+
+    def __init__(self, engine: Engine, *, max_wait_ms: float = 5.0, warm_up: int = 0, name: str = "a model") -> None:
+        """Makes a service that isn't running yet.
+
+        Args:
+          engine: the model.
+          max_wait_ms: how long a sentence may wait for a full batch.
+          warm_up: compile the programs for sources of up to so many tokens before the service is ready.
+          name: the model's, for the page.
+        """
+        super().__init__(engine, max_wait_ms=max_wait_ms, warm_up=warm_up, name=name, threads=2)
+        self.engine = engine
 
     async def translate(self, request: TranslateRequest) -> dict[str, Any]:
         """Returns the answer to a request for translations. Raises Refusal."""
@@ -147,40 +198,14 @@ class Service:
         so that the event loop goes on."""
         if characters <= AT_ONCE:
             return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    async def _results(self, kind: Kind, units: Sequence[Unit]) -> list[Any]:
-        """Returns the result of each unit. Cancelled, it takes the units out of the queue."""
-        if not units:
-            return []
-        done = asyncio.Event()
-        job = Job(kind, units, on_done=lambda _: self._wake(done))
-        self._loop = asyncio.get_running_loop()
-        self.device.submit(job)
-        try:
-            await done.wait()
-        finally:
-            self.device.cancel(job)
-        if job.error:
-            raise _refusal(job.error)
-        return [job.results[index] for index in range(len(units))]
-
-    def _wake(self, done: asyncio.Event) -> None:
-        """Sets an event from the device's thread. The jobs of a batch wake the event loop once."""
-        self._done.append(done)
-        if len(self._done) == 1:
-            self._loop.call_soon_threadsafe(self._set_done)
-
-    def _set_done(self) -> None:
-        """Sets the events of all jobs that are done."""
-        while self._done:
-            self._done.popleft().set()
-
-    async def _steps(self, kind: Any, unit: Unit) -> AsyncIterator[Step]:
+    async def _steps(self, kind: Translating, unit: Unit) -> AsyncIterator[Step]:
         """Yields the steps of a stream. Closed, it ends the stream."""
         loop = asyncio.get_running_loop()
         steps: asyncio.Queue[Step | Exception] = asyncio.Queue()
-        stream = Stream(kind, unit, on_step=lambda step: loop.call_soon_threadsafe(steps.put_nowait, step))
+        begin = partial(self.engine.steps, kind, unit)
+        stream = Stream(unit, begin, on_step=lambda step: loop.call_soon_threadsafe(steps.put_nowait, step))
         self.device.open(stream)
         try:
             while True:

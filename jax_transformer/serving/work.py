@@ -1,12 +1,13 @@
-"""Defines work for the device: jobs of units, each unit a sentence or a pair, and the kinds that may share a batch."""
+"""Defines work for the device: jobs of units, such as sentences or pairs, and the kinds that may share a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.serving.limits import Limits
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,43 @@ class Unit(NamedTuple):
         return len(self.source_ids) + len(self.target_ids)
 
 
+class AnyKind(Hashable, Protocol):
+    """Identifies units that may share a batch."""
+
+    @property
+    def hypotheses(self) -> int:
+        """Returns how often the device counts a unit's tokens."""
+
+
+class AnyUnit(Protocol):
+    """Holds a part of a request."""
+
+    @property
+    def tokens(self) -> int:
+        """Returns the positions that the device computes for it."""
+
+
+class Computer(Protocol):
+    """Computes units on the device. `compute` belongs to the device's thread."""
+
+    limits: Limits
+
+    def compute(self, kind: Any, units: Sequence[Any]) -> Sequence[Any]:
+        """Returns the result of each unit of a batch."""
+
+    def fill(self, kind: Any, units: Sequence[Any]) -> float:
+        """Returns the share of a batch that isn't padding."""
+
+    def target_tokens(self, unit: Any, result: Any) -> int:
+        """Returns the tokens of a unit's result."""
+
+
 @dataclass(eq=False)
 class Job:
     """Holds the units of a request, and their results once they are there."""
 
-    kind: Kind
-    units: Sequence[Unit]
+    kind: AnyKind
+    units: Sequence[AnyUnit]
     on_done: Callable[[Job], object]
     """Called once, on the device's thread, after the last result or with an error."""
     results: dict[int, Any] = field(default_factory=dict)
@@ -75,7 +107,7 @@ class Job:
     is_cancelled: bool = False
     """Nobody waits for the results."""
 
-    def cost(self, unit: Unit) -> int:
+    def cost(self, unit: AnyUnit) -> int:
         """Returns the unit's source and target tokens, counted once for each hypothesis."""
         return unit.tokens * self.kind.hypotheses
 

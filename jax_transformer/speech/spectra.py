@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -106,12 +107,97 @@ def log_mel(samples: np.ndarray, bands: int = 80) -> np.ndarray:
         raise ValueError(f"samples: expected more than {around}, the mirrored ends; received {len(samples)}")
     if not np.isfinite(samples).all():
         raise ValueError("samples: expected finite numbers; received NaN or infinity")
-    mirrored = np.pad(samples.astype(np.float64), around, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP][: len(samples) // HOP]
+    spectrum = np.concatenate(list(log_energies([samples], bands)))
+    return scaled(spectrum, spectrum.max())
+
+
+def scaled(spectrum: np.ndarray, loudest: float) -> np.ndarray:
+    """Returns logarithms as models read them: raised to RANGE below the recording's largest, shifted and scaled."""
+    return ((np.maximum(spectrum, loudest - RANGE) + 4.0) / 4.0).astype(np.float32)
+
+
+def log_energies(blocks: Iterable[np.ndarray], bands: int) -> Iterator[np.ndarray]:
+    """Yields the logarithms of the energies in each band, [frames, bands] float64, of a recording's blocks of samples.
+
+    The samples are mirrored at both ends of the recording, which has more than WINDOW / 2 of them.
+    """
+    around, held, total, done = WINDOW // 2, np.zeros(0), 0, 0
+    for block in blocks:
+        held = np.concatenate([held, block.astype(np.float64)])
+        if total <= around < total + len(block):
+            held = np.concatenate([held[around:0:-1], held])
+        total += len(block)
+        if total > around:
+            count = max((len(held) - WINDOW) // HOP + 1, 0)
+            yield from _energies_of(held, count, bands)
+            held, done = held[count * HOP :], done + count
+    yield from _energies_of(np.concatenate([held, held[-2 : -2 - around : -1]]), total // HOP - done, bands)
+
+
+def _energies_of(mirrored: np.ndarray, count: int, bands: int) -> Iterator[np.ndarray]:
+    """Yields the logarithms of the first `count` frames of mirrored samples."""
+    if count <= 0:
+        return
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP][:count]
     window, filters = np.hanning(WINDOW + 1)[:-1], mel_filters(bands)
-    parts = [
-        np.abs(np.fft.rfft(frames[first : first + FRAMES_AT_ONCE] * window)) ** 2 @ filters
-        for first in range(0, len(frames), FRAMES_AT_ONCE)
-    ]
-    spectrum = np.log10(np.maximum(np.concatenate(parts), FLOOR))
-    return ((np.maximum(spectrum, spectrum.max() - RANGE) + 4.0) / 4.0).astype(np.float32)
+    for first in range(0, count, FRAMES_AT_ONCE):
+        energies = np.abs(np.fft.rfft(frames[first : first + FRAMES_AT_ONCE] * window)) ** 2 @ filters
+        yield np.log10(np.maximum(energies, FLOOR))
+
+
+class StreamedSpectrum:
+    """Computes the log-mel spectrum of a recording of any length, and holds only some frames of it.
+
+    The recording is read twice: the first time for its loudest band, on which all frames depend. `spectrum[first:end]`
+    gives frames as `log_mel` does; to go back reads the recording again from its start.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.speech.spectra import StreamedSpectrum, log_mel
+      >>> samples = np.random.default_rng(0).standard_normal(16_000)
+      >>> spectrum = StreamedSpectrum(lambda: [samples[:9_000], samples[9_000:]], bands=8)
+      >>> len(spectrum), bool((spectrum[40:60] == log_mel(samples, 8)[40:60]).all())
+      (100, True)
+    """
+
+    def __init__(self, blocks: Callable[[], Iterable[np.ndarray]], bands: int, least: int = 0) -> None:
+        """Reads the recording once.
+
+        Args:
+          blocks: yields the samples from the first on, at each call.
+          bands: see `log_mel`.
+          least: samples up to which a shorter recording is filled with zeros.
+        """
+        self._blocks, self._bands, self._least = blocks, bands, least
+        self.samples, self._loudest, self._frames = 0, -np.inf, 0
+        kept: list[np.ndarray] = []
+        for part in log_energies(self._filled(), bands):
+            self._loudest, self._frames = max(self._loudest, part.max()), self._frames + len(part)
+            kept = [*kept, part] if self._frames <= FRAMES_AT_ONCE else []
+        self._first = 0 if kept else self._frames
+        self._held = np.concatenate([np.zeros((0, bands)), *kept])
+        self._parts: Iterator[np.ndarray] = iter(())
+
+    def __len__(self) -> int:
+        return self._frames
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Returns frames [n, bands] float32."""
+        first, end, _ = part.indices(self._frames)
+        if first < self._first:
+            self._first, self._held = 0, np.zeros((0, self._bands))
+            self._parts = log_energies(self._filled(), self._bands)
+        while self._first + len(self._held) < end:
+            unneeded = max(min(first - self._first, len(self._held)), 0)
+            self._held = np.concatenate([self._held[unneeded:], next(self._parts)])
+            self._first += unneeded
+        return scaled(self._held[first - self._first : max(end - self._first, 0)], self._loudest)
+
+    def _filled(self) -> Iterator[np.ndarray]:
+        total = 0
+        for block in self._blocks():
+            total += len(block)
+            yield block
+        self.samples = total
+        if total < self._least:
+            yield np.zeros(self._least - total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def read_tokenizer(model: Model) -> Tokenizer | None:
     Raises:
       ValueError: a malformed file.
     """
-    from tokenizers import Tokenizer, decoders, models
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     files = model.tokenizer_files or {}
     try:
@@ -33,6 +34,7 @@ def read_tokenizer(model: Model) -> Tokenizer | None:
         made = Tokenizer(models.BPE(vocabulary, merges))
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"the model's tokenizer files: expected a byte-level BPE; {error}") from None
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     return made
 
@@ -44,3 +46,19 @@ def text_of(tokenizer: Tokenizer | None, tokens: list[int], end_id: int) -> str:
         return ""
     text: str = tokenizer.decode([token for token in tokens if token < end_id])
     return text
+
+
+def previous_ids(tokenizer: Tokenizer | None, speech: SpeechTokens, prompt: str) -> list[int]:
+    """Returns the ids of a prompt, as text before a recording; none of a blank one.
+
+    Raises:
+      ValueError: the model has no tokenizer, or knows no earlier text.
+    """
+    if not prompt.strip():
+        return []
+    if tokenizer is None:
+        raise ValueError("prompt: expected a model with tokenizer files; received one without")
+    if speech.previous_id is None:
+        raise ValueError("prompt: expected a model with an id that begins earlier text; received one without")
+    ids: list[int] = tokenizer.encode(f" {prompt.strip()}", add_special_tokens=False).ids
+    return ids

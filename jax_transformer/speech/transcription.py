@@ -5,34 +5,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.languages import code_of
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.decoding.checks import starts_and_ends
-from jax_transformer.decoding.generation import generate
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.timestamps import TimestampRules
-from jax_transformer.model import functional
-from jax_transformer.model.features import Features
-from jax_transformer.speech.alignment import attention_weights, places, words_of
-from jax_transformer.speech.audio import read_audio
+from jax_transformer.speech.alignment import places, words_of
+from jax_transformer.speech.audio import Recording, Source
 from jax_transformer.speech.segments import FRAME, divide
-from jax_transformer.speech.spectra import HOP, SAMPLE_RATE, log_mel
-from jax_transformer.speech.text import read_tokenizer, text_of
+from jax_transformer.speech.spectra import HOP, SAMPLE_RATE, StreamedSpectrum
+from jax_transformer.speech.text import previous_ids, read_tokenizer, text_of
 from jax_transformer.speech.transcripts import Segment, Transcript
+from jax_transformer.speech.windows import Aligning, Decoding, Judging, Steps, Tokens, Window, aligned_ids, run
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -56,9 +49,28 @@ class Thresholds:
     out."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Holds the options of `transcribe`, which documents them."""
+
+    language: str | None = None
+    task: Task | None = None
+    timestamps: bool = True
+    temperatures: float | Sequence[float] = FALLBACK
+    thresholds: Thresholds | None = None
+    condition_on_previous_text: bool = True
+    beam_size: int | None = None
+    max_new_tokens: int | None = None
+    seed: int = 0
+    prompt: str = ""
+    words: bool = False
+    no_speech: bool = False
+    """Give each segment the probability that its window holds no speech."""
+
+
 def transcribe(
     model: Model,
-    audio: str | os.PathLike[str] | np.ndarray,
+    audio: Source,
     *,
     rate: int | None = None,
     language: str | None = None,
@@ -70,13 +82,15 @@ def transcribe(
     beam_size: int | None = None,
     max_new_tokens: int | None = None,
     seed: int = 0,
+    prompt: str = "",
     words: bool = False,
 ) -> Transcript:
     """Transcribes a recording with a Whisper.
 
     Args:
       model: a Whisper, as `port` and `import_checkpoint` make it.
-      audio: a file, or samples [N] or [N, channels]; see `jax_transformer.speech.read_audio`.
+      audio: a file, by its path or open in binary mode, or samples [N] or [N, channels]; see
+        `jax_transformer.speech.read_audio`. It is read window by window, twice, so that hours take no more memory.
       rate: samples per second of an array. None: 16,000.
       language: code of the spoken language, such as "de", or its English name. None: the model's own setting, or else
         the likeliest in the first 30 seconds.
@@ -91,6 +105,7 @@ def transcribe(
       beam_size: beams at temperature 0. None: the model's own setting.
       max_new_tokens: most tokens of a window. None: as many as the model allows.
       seed: seed of the draws.
+      prompt: text that is shown to the decoder as if it came before the recording, such as names as they are spelt.
       words: give each segment the times of its tokens and words, from the model's `alignment_heads`.
 
     Returns:
@@ -98,7 +113,8 @@ def transcribe(
 
     Raises:
       ValueError: another model; an unknown language, or a task of a model that knows one language alone; no
-        temperature; words of a model without alignment heads.
+        temperature; words of a model without alignment heads; a prompt for a model that knows no earlier text, or has
+        no tokenizer.
       AudioError: a recording that can't be read.
 
     Example:
@@ -114,34 +130,42 @@ def transcribe(
       >>> said.duration, said.language
       (1.25, None)
     """
-    model = prepare(model)
-    speech = _speech_of(model)
-    samples = read_audio(audio, rate)
-    window = _window(model)
-    duration = len(samples) / SAMPLE_RATE
-    padded = np.pad(samples, (0, max(window * HOP - len(samples), 0)))
-    assert model.config.stem is not None  # as _speech_of checked
-    spectrum = log_mel(padded, model.config.stem.features)
-    used = (temperatures,) if isinstance(temperatures, int | float) else tuple(temperatures)
-    if not used or not all(0.0 <= one < math.inf for one in used):
-        raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
-    language, task = speech.language if language is None else code_of(language), task or speech.task or "transcribe"
-    if language is None and speech.languages:
-        language = detect_language(model, spectrum)
-    decoder = WindowDecoder(
-        model,
-        prompt=_prompt(speech, language, task, timestamps=timestamps),
+    options = Options(
+        language=language,
+        task=task,
         timestamps=timestamps,
-        temperatures=used,
-        thresholds=thresholds or Thresholds(),
-        conditions=condition_on_previous_text and speech.previous_id is not None,
+        temperatures=temperatures,
+        thresholds=thresholds,
+        condition_on_previous_text=condition_on_previous_text,
         beam_size=beam_size,
         max_new_tokens=max_new_tokens,
         seed=seed,
+        prompt=prompt,
         words=words,
-        language=language,
     )
-    return Transcript(decoder.segments(spectrum), language, duration)
+    prepared = prepare(model)
+    return run(prepared, transcript_steps(prepared, Recording(audio, rate), options))
+
+
+def transcript_steps(model: PreparedModel, recording: Recording, options: Options) -> Steps[Transcript]:
+    """Yields the windows to compute for a recording's transcript, which it returns. Raises as `transcribe` does."""
+    speech = speech_of(model)
+    language, task = options.language, options.task or speech.task or "transcribe"
+    language = speech.language if language is None else code_of(language)
+    if language is not None or not speech.languages:  # wrong options are refused before the recording is read
+        prompt_ids(speech, language, task, timestamps=options.timestamps)
+    used = options.temperatures
+    used = (used,) if isinstance(used, int | float) else tuple(used)
+    if not used or not all(0.0 <= one < math.inf for one in used):
+        raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
+    decoder = WindowDecoder(model, dataclasses.replace(options, temperatures=used))
+    assert model.config.stem is not None  # as speech_of checked
+    spectrum = StreamedSpectrum(recording.blocks, model.config.stem.features, least=window_frames(model) * HOP)
+    if language is None and speech.languages:
+        language = yield from language_steps(model, spectrum)
+    prompt = prompt_ids(speech, language, task, timestamps=options.timestamps)
+    segments = yield from decoder.segments(spectrum, prompt, language)
+    return Transcript(segments, language, spectrum.samples / SAMPLE_RATE)
 
 
 def detect_language(model: Model, spectrum: np.ndarray) -> str:
@@ -154,15 +178,36 @@ def detect_language(model: Model, spectrum: np.ndarray) -> str:
     Raises:
       ValueError: another model.
     """
-    model = prepare(model)
-    languages = _speech_of(model).languages
+    prepared = prepare(model)
+    return run(prepared, language_steps(prepared, spectrum))
+
+
+def language_steps(model: PreparedModel, spectrum: np.ndarray | StreamedSpectrum) -> Steps[str]:
+    """Yields the window to compute for a recording's language, which it returns; see `detect_language`."""
+    languages = speech_of(model).languages
     if not languages:
         raise ValueError("expected a model that knows several languages; received one without ids of languages")
-    logits = _last_logits(model, _cut(spectrum, 0, _window(model)), [starts_and_ends(model)[0]])
+    logits = yield Window(Judging(), _cut(spectrum, 0, window_frames(model)))
     return max(languages, key=lambda code: logits[languages[code]])
 
 
-def _speech_of(model: Model) -> SpeechTokens:
+def default_windows(model: PreparedModel, most: int) -> Iterator[tuple[str, Window]]:
+    """Yields what default options ask about a silent window, and names it: to compile programs before they are needed.
+
+    Args:
+      most: tokens of the text, with the ids before it.
+    """
+    speech = speech_of(model)
+    assert model.config.stem is not None  # as speech_of checked
+    silence = np.zeros((window_frames(model), model.config.stem.features), np.float32)
+    yield "the language", Window(Judging(), silence)
+    prompt = prompt_ids(speech, next(iter(speech.languages or ()), None), "transcribe", timestamps=True)
+    decoder = WindowDecoder(model, Options(temperatures=(0.0,), max_new_tokens=max(most - len(prompt), 1)))
+    yield "the text", decoder.first_window(silence, prompt)
+
+
+def speech_of(model: Model) -> SpeechTokens:
+    """Returns the special ids of a model of speech. Raises ValueError for another model."""
     speech = model.generation.speech
     if model.config.stem is None or speech is None:
         lacks = "stem" if model.config.stem is None else "ids of speech in its generation.json"
@@ -170,13 +215,13 @@ def _speech_of(model: Model) -> SpeechTokens:
     return speech
 
 
-def _window(model: Model) -> int:
+def window_frames(model: Model) -> int:
     """Returns the frames of a window, 3000 of a published Whisper."""
-    assert model.config.stem is not None  # as _speech_of checked
+    assert model.config.stem is not None  # as speech_of checked
     return model.config.encoder.max_length * model.config.stem.stride
 
 
-def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamps: bool) -> list[int]:
+def prompt_ids(speech: SpeechTokens, language: str | None, task: Task, *, timestamps: bool) -> list[int]:
     """Returns the ids between the start and the text."""
     ids: list[int] = []
     if task not in ("transcribe", "translate"):
@@ -193,7 +238,7 @@ def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamp
 
 def _alignment_heads(model: Model) -> tuple[tuple[int, int], ...]:
     """Returns the heads that follow the speech. Raises ValueError if they aren't known, or the model lacks one."""
-    speech, decoder = _speech_of(model), model.config.decoder
+    speech, decoder = speech_of(model), model.config.decoder
     if not speech.alignment_heads:
         raise ValueError(
             "words: expected a model whose generation.json names alignment_heads in speech, the heads that follow the "
@@ -209,7 +254,7 @@ def _without_next_start(tokens: list[int], first_time: int) -> list[int]:
     return tokens[:-1] if ends_in_pair and tokens[-1] >= first_time else tokens
 
 
-def _cut(spectrum: np.ndarray, first: int, window: int) -> np.ndarray:
+def _cut(spectrum: np.ndarray | StreamedSpectrum, first: int, window: int) -> np.ndarray:
     """Returns the window [window, F] that begins at a frame, with zeros after the spectrum's end."""
     part = spectrum[first : first + window]
     return np.pad(part, ((0, window - len(part)), (0, 0)))
@@ -225,112 +270,126 @@ class Decoded:
     temperature: float
     ended: bool
     """Whether an end follows the tokens."""
+    no_speech: float | None = None
+    """The probability that there is no speech, if it is asked for."""
 
 
 class WindowDecoder:
     """Decodes the windows of one recording, one after the other."""
 
-    def __init__(
-        self,
-        model: PreparedModel,
-        *,
-        prompt: list[int],
-        timestamps: bool,
-        temperatures: Sequence[float],
-        thresholds: Thresholds,
-        conditions: bool,
-        beam_size: int | None,
-        max_new_tokens: int | None,
-        seed: int,
-        words: bool = False,
-        language: str | None = None,
-    ) -> None:
-        """Takes the options of `transcribe`, after the checks."""
-        self._model, self._prompt, self._temperatures, self._thresholds = model, prompt, temperatures, thresholds
-        self._speech, self._conditions, self._beams = _speech_of(model), conditions, beam_size
-        self._most, self._seed = max_new_tokens, seed
+    def __init__(self, model: PreparedModel, options: Options) -> None:
+        """Takes options that were checked, with a tuple of temperatures. Raises ValueError for words and a prompt that
+        the model can't give or take."""
+        self._model, self._options, self._speech = model, options, speech_of(model)
+        self._thresholds = options.thresholds or Thresholds()
+        self._conditions = options.condition_on_previous_text and self._speech.previous_id is not None
         self._start, self._end = starts_and_ends(model)
         self._tokenizer: Tokenizer | None = read_tokenizer(model)
         first = self._speech.first_timestamp_id
         rules = TimestampRules(first, self._speech.no_timestamps_id, self._end, self._speech.max_initial_timestamp)
-        self._rules = rules if timestamps else None
-        self._language, self._heads = language, _alignment_heads(model) if words else None
-        self._previous: list[int] = []
+        self._rules = rules if options.timestamps else None
+        self._heads = _alignment_heads(model) if options.words else None
+        self._previous: list[int] = previous_ids(self._tokenizer, self._speech, options.prompt)
+        self._prompt: list[int] = []
+        self._language: str | None = None
 
-    def segments(self, spectrum: np.ndarray) -> list[Segment]:
-        """Returns the segments of a spectrum [S, F] of at least one window."""
-        window, found = _window(self._model), []
-        assert self._model.config.stem is not None  # as _speech_of checked
+    def segments(
+        self, spectrum: np.ndarray | StreamedSpectrum, prompt: list[int], language: str | None
+    ) -> Steps[list[Segment]]:
+        """Yields the windows to compute for the segments of a spectrum [S, F] of at least one window; returns these.
+
+        Args:
+          prompt: the ids between the start and the text.
+          language: its code, for the borders of words.
+        """
+        self._prompt, self._language = prompt, language
+        window, found = window_frames(self._model), []
+        assert self._model.config.stem is not None  # as speech_of checked
         stride, seek = self._model.config.stem.stride, 0
         while seek < len(spectrum):
             part, frames = _cut(spectrum, seek, window), min(window, len(spectrum) - seek)
-            decoded = self._decoded(part)
+            decoded = yield from self._decoded(part)
             if decoded is None:
                 seek += frames
                 continue
             spans, advance = divide(decoded.tokens, self._speech.first_timestamp_id, frames, stride)
-            times, done = self._times(part, frames, decoded), 0
+            times, done = (yield from self._times(part, frames, decoded)), 0
             for span in spans:
                 text = text_of(self._tokenizer, span.tokens, self._end)
                 bounds = (seek + span.start) * FRAME, (seek + span.end) * FRAME
                 quality = decoded.log_prob, decoded.compression_ratio, decoded.temperature
-                found.append(self._with_words(Segment(*bounds, text, span.tokens, *quality), times[done:], seek))
+                segment = Segment(
+                    *bounds, text, span.tokens, *quality, no_speech=decoded.no_speech, window_start=seek * FRAME
+                )
+                found.append(self._with_words(segment, times[done:], seek))
                 done += len(span.tokens)
                 self._previous += _without_next_start(span.tokens, self._speech.first_timestamp_id)
-            if decoded.temperature >= 0.5:  # a text that was drawn would spoil the next one
+            if decoded.temperature >= 0.5 or not self._conditions:  # a text that was drawn would spoil the next one
                 self._previous = []
             seek += advance or frames
         return found
 
-    def _decoded(self, part: np.ndarray) -> Decoded | None:
-        """Decodes a window [S, F] at one temperature after the other; None for silence."""
-        for number, temperature in enumerate(self._temperatures):
-            decoded = self._at(part, temperature)
+    def _decoded(self, part: np.ndarray) -> Steps[Decoded | None]:
+        """Decodes a window [S, F] at one temperature after the other; returns None for silence."""
+        temperatures: Any = self._options.temperatures
+        no_speech = (yield from self._no_speech(part)) if self._options.no_speech else None
+        for number, temperature in enumerate(temperatures):
+            decoded = yield from self._at(part, temperature)
             least, silent = self._thresholds.log_prob, self._thresholds.no_speech
             is_doubtful = least is not None and decoded.log_prob < least
-            if is_doubtful and silent is not None and self._no_speech(part) > silent:
-                return None
+            if is_doubtful and silent is not None:
+                no_speech = (yield from self._no_speech(part)) if no_speech is None else no_speech
+                if no_speech > silent:
+                    return None
             most = self._thresholds.compression_ratio
             repeats = most is not None and decoded.compression_ratio > most
-            if not (is_doubtful or repeats) or number == len(self._temperatures) - 1:
-                return decoded
+            if not (is_doubtful or repeats) or number == len(temperatures) - 1:
+                return dataclasses.replace(decoded, no_speech=no_speech if self._options.no_speech else None)
         raise AssertionError("there is at least one temperature")
 
-    def _at(self, part: np.ndarray, temperature: float) -> Decoded:
-        model, prefix = self._with_previous()
-        room = limit(model, "target") - 1 - len(prefix)
-        most = room if self._most is None else min(self._most, room)
-        options: dict[str, Any] = {"max_new_tokens": most, "seed": self._seed}
+    def _at(self, part: np.ndarray, temperature: float) -> Steps[Decoded]:
+        window = self._asking(part, temperature)
+        tokens: Tokens = yield window
+        ended = len(tokens.ids) < window.most
+        return Decoded(tokens.ids, tokens.log_prob, self._compression_ratio(tokens.ids), temperature, ended)
+
+    def first_window(self, part: np.ndarray, prompt: list[int]) -> Window:
+        """Returns what is asked first about a window [S, F]; see `segments`."""
+        self._prompt = prompt
+        return self._asking(part, self._options.temperatures[0])  # type: ignore[index]
+
+    def _asking(self, part: np.ndarray, temperature: float) -> Window:
+        begin = self._beginning()
+        room = limit(self._model, "target") - len(begin)
+        most = room if self._options.max_new_tokens is None else min(self._options.max_new_tokens, room)
+        # the window's own number would keep windows after texts of other lengths out of its batch
+        wanted = self._options.max_new_tokens
+        options: dict[str, Any] = {
+            "max_new_tokens": limit(self._model, "target") if wanted is None else wanted,
+            "seed": self._options.seed,
+        }
         if temperature:
             options |= {"sampling": True, "temperature": temperature, "top_k": 0, "length_penalty": 1.0}
         else:
-            options |= {"sampling": False} | ({"beam_size": self._beams} if self._beams else {})
-        decoding = DecodingConfig(**options)
-        source = Features(part[None])
-        found = generate(model, source, decoding, prefix_ids=[prefix], timestamps=self._rules)
-        tokens = found.sequences[0, 0].tolist()[len(prefix) :]
-        length = tokens.index(self._end) if self._end in tokens else len(tokens)
-        ended, tokens = length < most, tokens[: min(length, most)]
-        return Decoded(tokens, float(found.scores[0, 0]), self._compression_ratio(tokens), temperature, ended)
+            options |= {"sampling": False} | ({"beam_size": self._options.beam_size} if self._options.beam_size else {})
+        kind = Decoding(DecodingConfig(**options), self._rules, continues=bool(self._previous))
+        return Window(kind, part, tuple(begin[1:]), most)
 
-    def _times(self, part: np.ndarray, frames: int, decoded: Decoded) -> list[float]:
+    def _times(self, part: np.ndarray, frames: int, decoded: Decoded) -> Steps[list[float]]:
         """Returns the time of each token in a window of so many frames, in seconds; none if words aren't asked for.
 
         A token begins where attention looks while it is read; the last one before the end of a window that was cut off
         is never read, and has the time of the one before it.
         """
-        model, prefix = self._with_previous()
+        begin = self._beginning()
         read = decoded.tokens if decoded.ended else decoded.tokens[:-1]
         if self._heads is None or not decoded.tokens:
             return []
-        stem, begin = model.config.stem, model.generation.decoder_start_id
-        assert stem is not None  # as _speech_of checked
-        assert begin is not None  # as starts_and_ends checked
-        stride, ids = stem.stride, [begin, *prefix, *read]
-        padded = np.full((1, limit(model, "target")), self._end, np.int32)
-        padded[0, : len(ids)] = ids
-        weights = attention_weights(model.config, model.params, Features(part[None]), padded, self._heads)
-        rows = weights[:, len(prefix) + 1 : len(ids), : max(frames // stride, 1)]
+        stem = self._model.config.stem
+        assert stem is not None  # as speech_of checked
+        stride, ids = stem.stride, [*begin, *read]
+        weights = yield Window(Aligning(self._heads), part, aligned_ids(self._model, ids))
+        rows = weights[:, len(begin) : len(ids), : max(frames // stride, 1)]
         found = (places(rows) * stride * FRAME).tolist() if read else [0.0]
         return found if decoded.ended or not read else [*found, found[-1]]
 
@@ -349,18 +408,18 @@ class WindowDecoder:
         )
         return dataclasses.replace(segment, token_times=own, words=words if self._tokenizer else [])
 
-    def _with_previous(self) -> tuple[PreparedModel, list[int]]:
-        """Returns the model, and the ids between its start and the text: with earlier text, that begins the input."""
+    def _beginning(self) -> list[int]:
+        """Returns the decoder's first input ids, before the text: with earlier text, that comes first."""
+        own = [self._start, *self._prompt]
+        if not self._previous:
+            return own
+        assert self._speech.previous_id is not None  # as there would be no earlier text
         room = self._model.config.decoder.max_length // 2 - 1
-        previous = self._previous[-room:] if self._conditions and self._previous else []
-        if not previous:
-            return self._model, self._prompt
-        generation = dataclasses.replace(self._model.generation, decoder_start_id=self._speech.previous_id)
-        return self._model.with_generation(generation), [*previous, self._start, *self._prompt]
+        return [self._speech.previous_id, *self._previous[-room:], *own]
 
-    def _no_speech(self, part: np.ndarray) -> float:
+    def _no_speech(self, part: np.ndarray) -> Steps[float]:
         """Returns the probability that a window holds no speech, where its text would start."""
-        logits = _last_logits(self._model, part, [self._start])
+        logits = yield Window(Judging(), part)
         shifted = np.exp(logits - logits.max())
         return float(shifted[self._speech.no_speech_id] / shifted.sum())
 
@@ -369,14 +428,3 @@ class WindowDecoder:
         text = text_of(self._tokenizer, tokens, self._end).encode()
         data = text or np.array(tokens, "<u4").tobytes()
         return len(data) / len(zlib.compress(data))
-
-
-def _last_logits(model: PreparedModel, part: np.ndarray, ids: list[int]) -> np.ndarray:
-    """Returns the logits [V] after decoder input ids, of one window [S, F]."""
-    logits = _logits(model.config, model.params, Features(part[None]), np.array([ids], np.int32))
-    return np.asarray(logits[0, -1], np.float64)
-
-
-@partial(jax.jit, static_argnames="config")
-def _logits(config: TransformerConfig, params: Any, source: Features, ids: jax.Array) -> jax.Array:
-    return functional.apply(config, params, source, ids).astype(jnp.float32)

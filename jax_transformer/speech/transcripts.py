@@ -51,6 +51,10 @@ class Segment:
     """Seconds at which each token begins, if `transcribe` was asked for words."""
     words: list[Word] | None = None
     """Its words, if `transcribe` was asked for them."""
+    no_speech: float | None = None
+    """The probability that its window holds no speech, if it was asked for."""
+    window_start: float = 0.0
+    """Seconds at which its window begins."""
 
 
 @dataclass(frozen=True)

@@ -508,7 +508,7 @@ def test_a_service_that_is_not_ready_refuses(model: PreparedModel) -> None:
 
     for answer in asked(service, ask)[0]:
         assert answer.status_code == 503
-    service._tokenizing.shutdown()
+    service._threads.shutdown()
 
 
 def test_a_service_says_what_it_compiles_until_it_is_ready(model: PreparedModel) -> None:

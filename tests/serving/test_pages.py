@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
+from served_pages import Open, on_a_thread
 
 from jax_transformer.decoding.alignment import attention
 from jax_transformer.decoding.prepared import PreparedModel
 from jax_transformer.decoding.translation import translate, translate_each
-from jax_transformer.serving.app import make_app
 from jax_transformer.serving.engine import Engine
 from jax_transformer.serving.limits import Limits
-from jax_transformer.serving.server import bind
 from jax_transformer.serving.service import Service
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -44,47 +40,14 @@ ANSWER = {
         }
     ]
 }
-Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def site(model: PreparedModel) -> Iterator[str]:
     """Returns the address of a server on a thread of this process."""
     service = Service(Engine(model, LIMITS, rows=8), max_wait_ms=0, name="a <b>model</b>")
-    bound = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(service), log_level="error", ws="none", lifespan="off"))
-    thread = threading.Thread(target=server.run, args=([bound],))
-    thread.start()
-    service.start()
-    while not server.started or service.state != "ready":
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(30)
-    assert service.stop(30)
-    bound.close()
-
-
-@pytest.fixture
-def opened(browser: Any, site: str) -> Iterator[Open]:
-    """opened(path) → a page that is ready. At the end: no request elsewhere, and no message of its script."""
-    pages, requests, messages = [], [], []
-
-    def visit(path: str = "", width: int = 1200, **options: Any) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        pages.append(page)
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.on("console", lambda message: messages.append(message.text))
-        page.goto(site + path)
-        page.wait_for_selector("html[data-ready]", state="attached")
-        return page
-
-    yield visit
-    for page in pages:
-        page.close()
-    assert [text for text in messages if not text.startswith("Failed to load resource")] == []
-    assert all(url.startswith(site) for url in requests)
+    with on_a_thread(service) as address:
+        yield address
 
 
 def ask(page: Any, text: str) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from math import gcd
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.signal import resample_poly
 
 from jax_transformer.runtime.extras import MissingPackage
 from jax_transformer.speech import AudioError, log_mel, mel_filters, read_audio
+from jax_transformer.speech import audio as audio_module
 from jax_transformer.speech import spectra as spectra_module
+from jax_transformer.speech.audio import Recording, TooLong
+from jax_transformer.speech.spectra import StreamedSpectrum
 
 SECOND = np.arange(16_000) / 16_000
 
@@ -76,6 +82,65 @@ def test_a_file_of_no_samples_is_refused(tmp_path: Path) -> None:
         read_audio(tmp_path)
 
 
+@pytest.mark.parametrize("ending", ["wav", "aiff", "flac", "ogg"])
+def test_files_that_were_cut_off_are_refused(tmp_path: Path, ending: str) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / f"whole.{ending}", tone(440), 16_000)
+    whole, cut = (tmp_path / f"whole.{ending}").read_bytes(), tmp_path / f"cut.{ending}"
+    cut.write_bytes(whole[: len(whole) * 9 // 10])
+    with pytest.raises(AudioError) as error:
+        read_audio(cut)
+    assert str(error.value).startswith(f"{cut}: expected")
+    assert "\n" not in str(error.value)
+
+
+def test_a_header_without_the_size_of_a_stream_is_no_cut(tmp_path: Path) -> None:
+    """Programs that write to a pipe state the largest number."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", tone(440), 16_000)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[4:8] = content[40:44] = b"\xff" * 4
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(read_audio(tmp_path / "a.wav")) == 16_000
+
+
+def test_another_wrong_number_in_a_header_is_no_cut(tmp_path: Path) -> None:
+    """Such as the bytes of a second, which nothing reads."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", tone(440), 16_000)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[28:32] = (90_000).to_bytes(4, "little")
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(read_audio(tmp_path / "a.wav")) == 16_000
+
+
+def test_an_open_file_is_read_from_its_start(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.flac", tone(440), 16_000)
+    with open(tmp_path / "a.flac", "rb") as file:
+        file.read(9)
+        np.testing.assert_array_equal(read_audio(file), read_audio(tmp_path / "a.flac"))
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000, 44_101, 191_999])
+@pytest.mark.parametrize("samples", [1, 700, 30_011])
+def test_blocks_are_the_recording_resampled_at_once(monkeypatch: pytest.MonkeyPatch, rate: int, samples: int) -> None:
+    monkeypatch.setattr(audio_module, "BLOCK", 1_000)
+    x = np.random.default_rng(0).standard_normal(samples).astype(np.float32)
+    common = gcd(rate, 16_000)
+    blocks = list(Recording(x, rate).blocks())
+    np.testing.assert_array_equal(np.concatenate(blocks), resample_poly(x, 16_000 // common, rate // common))
+
+
+def test_a_recording_is_read_up_to_the_most_seconds(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", tone(440), 16_000)
+    assert len(list(Recording(tmp_path / "a.wav", most_seconds=1).blocks())) == 1
+    for source in (tmp_path / "a.wav", tone(440)):
+        with pytest.raises(TooLong, match=r"expected at most 0.5 seconds; received 1\.0 or more"):
+            list(Recording(source, most_seconds=0.5).blocks())
+
+
 def test_without_soundfile_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (tmp_path / "speech.wav").write_bytes(b"RIFF")
@@ -131,6 +196,36 @@ def test_long_recordings_are_transformed_in_parts(monkeypatch: pytest.MonkeyPatc
     whole = log_mel(samples)
     monkeypatch.setattr(spectra_module, "FRAMES_AT_ONCE", 7)
     np.testing.assert_array_equal(log_mel(samples), whole)
+
+
+@pytest.mark.parametrize("samples", [700, 20_000, 20_159])
+def test_a_streamed_spectrum_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+    """Whether its frames are kept from the first reading, or read again; forwards, and back to the start."""
+    x = np.random.default_rng(0).standard_normal(samples)
+    whole = log_mel(np.pad(x, (0, max(0, 1_600 - samples))), 8)
+    for at_once in (9, 4_096):
+        monkeypatch.setattr(spectra_module, "FRAMES_AT_ONCE", at_once)
+        streamed = StreamedSpectrum(lambda: [x[:150], x[150:333], x[333:]], 8, least=1_600)
+        assert (len(streamed), streamed.samples) == (len(whole), samples)
+        for first, end in ((0, 10), (8, 40), (35, 90), (90, 200), (3, 5), (500, 600)):
+            np.testing.assert_array_equal(streamed[first:end], whole[first:end])
+
+
+def test_memory_does_not_grow_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectra_module, "FRAMES_AT_ONCE", 50)
+
+    def peak(seconds: int) -> int:
+        second = np.ones(16_000, np.float32)
+        tracemalloc.start()
+        streamed = StreamedSpectrum(lambda: (second for _ in range(seconds)), 8)
+        for first in range(0, len(streamed), 100):
+            assert len(streamed[first : first + 100]) == 100
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(2)  # what is made once
+    assert peak(24) < 1.1 * peak(6)
 
 
 @pytest.mark.parametrize(

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
+import whisper_models
+from whisper_models import (
+    DE,
+    EN,
+    END,
+    FIRST,
+    HALF_SECOND,
+    NO_TIMES,
+    START,
+    TRANSCRIBE,
+    TRANSLATE,
+    small_whisper,
+)
 
 import jax_transformer as jt
 from jax_transformer.cli import main
-from jax_transformer.config import Stem
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.decoding.prepared import prepare
+from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.speech import Segment, Transcript, Word, transcription
+from jax_transformer.speech.audio import Recording
 from jax_transformer.speech.segments import divide
-from jax_transformer.speech.transcription import Decoded, Thresholds, transcribe
+from jax_transformer.speech.transcription import Decoded, Options, Thresholds, transcribe, transcript_steps
+from jax_transformer.speech.windows import Decoding, Judging, Tokens, Window, compute
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-END, START, EN, DE, TRANSCRIBE, TRANSLATE, PREVIOUS, NO_TIMES = 40, 41, 42, 43, 44, 45, 46, 48
-FIRST = 49
-SPEECH = SpeechTokens(
-    no_timestamps_id=NO_TIMES, languages={"en": EN, "de": DE}, transcribe_id=TRANSCRIBE, translate_id=TRANSLATE,
-    previous_id=PREVIOUS, max_initial_timestamp=3,
-)  # fmt: skip
-CONFIG = jt.TransformerConfig(
-    stem=Stem(features=4), target_vocab_size=FIRST + 26, target_pad_id=END, d_model=8, num_heads=2, d_ff=8,
-    num_encoder_layers=1, num_decoder_layers=1, max_length=25, decoder_max_length=24, encoder_padding="none",
-    cross_padding="none", decoder_padding="none",
-)  # fmt: skip
-HALF_SECOND = 8_000
+SPEECH = dataclasses.replace(whisper_models.SPEECH, alignment_heads=None)
 
 
 @pytest.fixture(scope="module")
 def model() -> jt.Model:
     """Windows of half a second."""
-    letters = json.dumps({chr(ord("A") + i): i for i in range(END)})
-    files = {"vocab.json": letters.encode(), "merges.txt": b"#version: 0.2\n"}
-    generation = jt.GenerationConfig(decoder_start_id=START, eos_id=END, speech=SPEECH)
-    params = jt.init_params(CONFIG, jax.random.key(1))
-    return jt.Model(CONFIG, params, None, None, generation, tokenizer_files=files)
+    made = small_whisper()
+    return dataclasses.replace(made, generation=dataclasses.replace(made.generation, speech=SPEECH))
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +90,17 @@ def decoded_at(monkeypatch: pytest.MonkeyPatch, qualities: dict[float, Any], no_
     """Replaces decoding; returns the list of temperatures at which it is called."""
     called: list[float] = []
 
-    def at(self: Any, part: np.ndarray, temperature: float) -> Decoded:
+    def at(self: Any, part: np.ndarray, temperature: float) -> Any:
         called.append(temperature)
+        yield from ()
         return Decoded([FIRST, 1, FIRST + 9], *qualities[temperature], temperature, True)
 
+    def judged(self: Any, part: np.ndarray) -> Any:
+        yield from ()
+        return no_speech
+
     monkeypatch.setattr(transcription.WindowDecoder, "_at", at)
-    monkeypatch.setattr(transcription.WindowDecoder, "_no_speech", lambda self, part: no_speech)
+    monkeypatch.setattr(transcription.WindowDecoder, "_no_speech", judged)
     return called
 
 
@@ -146,6 +154,67 @@ def test_draws_depend_on_the_seed(model: jt.Model, samples: np.ndarray) -> None:
 def test_wrong_options_are_refused(model: jt.Model, samples: np.ndarray, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         transcribe(model, samples, **{"language": "de"} | options)
+
+
+def test_a_prompt_is_text_before_the_recording(model: jt.Model, samples: np.ndarray) -> None:
+    """Of the first window, and where it is followed by text."""
+    windows: list[Window] = []
+
+    def run(prompt: str, *, conditions: bool) -> None:
+        windows.clear()
+        options = Options(
+            language="de", prompt=prompt, temperatures=0.0, condition_on_previous_text=conditions,
+            thresholds=Thresholds(log_prob=None),
+        )  # fmt: skip
+        steps, answer = transcript_steps(prepare(model), Recording(samples), options), None
+        with contextlib.suppress(StopIteration):
+            while True:
+                windows.append(steps.send(answer))
+                answer = Tokens([FIRST, 1, FIRST + 25], -0.1)
+
+    own = (START, DE, TRANSCRIBE)
+    run("CAB", conditions=True)
+    assert [window.ids for window in windows[:2]] == [(2, 0, 1, *own), (2, 0, 1, FIRST, 1, FIRST + 25, *own)]
+    run(" CAB ", conditions=False)
+    assert [window.ids for window in windows[:2]] == [(2, 0, 1, *own), own[1:]]
+    assert [window.kind.continues for window in windows[:2]] == [True, False]  # type: ignore[union-attr]
+    run("", conditions=True)
+    assert windows[0].ids == own[1:]
+
+
+def test_a_prompt_needs_a_tokenizer_and_an_id(model: jt.Model, samples: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="prompt: expected a model with tokenizer files; received one without"):
+        transcribe(dataclasses.replace(model, tokenizer_files=None), samples, prompt="AB")
+    generation = dataclasses.replace(model.generation, speech=dataclasses.replace(SPEECH, previous_id=None))
+    with pytest.raises(ValueError, match="prompt: expected a model with an id that begins earlier text"):
+        transcribe(dataclasses.replace(model, generation=generation), samples, prompt="AB")
+
+
+def test_windows_computed_together_are_those_computed_alone(model: jt.Model) -> None:
+    """Of different prefixes and rooms; draws, too."""
+    vectors = np.random.default_rng(5).standard_normal((3, 50, 4)).astype(np.float32)
+    prefixes = [(DE, TRANSCRIBE), (EN, TRANSCRIBE), (1, 2, START, DE, TRANSLATE)]
+    rules = TimestampRules(FIRST, NO_TIMES, END, 3)
+    sampled = DecodingConfig(sampling=True, temperature=1.0, top_k=0, seed=3, max_new_tokens=24)
+    prepared = prepare(model)
+    for options in (DecodingConfig(max_new_tokens=24), sampled):
+        kind = Decoding(options, rules, continues=True)
+        windows = [Window(kind, *one) for one in zip(vectors, prefixes, (9, 4, 12), strict=True)]
+        together = compute(prepared, kind, windows)
+        for window, answer in zip(windows, together, strict=True):
+            (alone,) = compute(prepared, kind, [window])
+            assert answer.ids == alone.ids
+            assert len(answer.ids) <= window.most
+            assert answer.log_prob == pytest.approx(alone.log_prob, abs=1e-5)
+    windows = [Window(Judging(), one) for one in vectors]
+    for window, logits in zip(windows, compute(prepared, Judging(), windows), strict=True):
+        np.testing.assert_allclose(logits, compute(prepared, Judging(), [window])[0], atol=1e-5)
+
+
+def test_the_recording_is_read_only_if_the_options_are_right(model: jt.Model, tmp_path: Path) -> None:
+    (tmp_path / "none.wav").write_bytes(b"no recording")
+    with pytest.raises(ValueError, match="language: expected one that the model knows"):
+        transcribe(model, tmp_path / "none.wav", language="xx")
 
 
 def test_other_models_are_refused(model: jt.Model, samples: np.ndarray) -> None:
@@ -253,6 +322,36 @@ def test_the_command_goes_on_after_a_file_that_cannot_be_read(
     printed = capsys.readouterr()
     assert printed.err == f"error: {tmp_path}/missing.wav: no such file\n"
     assert printed.out.count("\n") == 1
+
+
+def test_the_command_writes_nothing_of_what_it_cannot_read(
+    saved: Path, samples: np.ndarray, tmp_path: Path, capsys: Any
+) -> None:
+    """Nor of anything with a wrong option."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "cut.wav", samples, 16_000)
+    soundfile.write(tmp_path / "none.wav", samples[:0], 16_000)
+    (tmp_path / "cut.wav").write_bytes((tmp_path / "cut.wav").read_bytes()[:9_000])
+    (tmp_path / "text.wav").write_text("no recording")
+    (tmp_path / "texts").mkdir()
+    files = [str(tmp_path / f"{name}.wav") for name in ("cut", "none", "text")]
+    options = ["--output", str(tmp_path / "texts"), "--temperatures", "0"]
+    assert main(["transcribe", str(saved), *files, *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == files
+    assert "so the file was cut off" in lines[0]
+    soundfile.write(tmp_path / "cut.wav", samples, 16_000)
+    assert main(["transcribe", str(saved), files[0], *options, "--language", "xx"]) == 2
+    assert "expected one that the model knows (de, en); received 'xx'" in capsys.readouterr().err
+    assert list((tmp_path / "texts").iterdir()) == []
+
+
+def test_silence_is_a_transcript(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "silence.wav", np.zeros(HALF_SECOND), 16_000)
+    assert main(["transcribe", str(saved), str(tmp_path / "silence.wav"), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["duration"] == 0.5
 
 
 @pytest.mark.parametrize(

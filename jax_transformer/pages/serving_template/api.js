@@ -70,12 +70,18 @@ function inLines(value, indent = '') {
   return `${open}\n${inner}${items.join(`,\n${inner}`)}\n${indent}${close}`;
 }
 
+/** Quotes a text for a shell. */
+function quoted(text) {
+  return `'${text.replace(/'/g, '\'\\\'\'')}'`;
+}
+
 /** Makes a request that the reader can change and send, and shows the answer and the command that sends the same. */
 function trial(path, method, type, examples, id) {
   const address = path.replace(/^\//, '');
   const body = examples.length ? element('textarea', { rows: '3', spellcheck: 'false', 'aria-label': `Body of ${method.toUpperCase()} ${path}`, input: redraw, keydown: (event) => {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) ask(event);
   } }) : null;
+  const file = type === 'multipart/form-data' ? element('input', { type: 'file', 'aria-label': `File of ${method.toUpperCase()} ${path}`, change: redraw }) : null;
   const command = element('code', {});
   const said = element('p', { class: 'status', role: 'status' });
   const output = element('pre', { class: 'output', hidden: '', tabindex: '0', 'aria-busy': 'false', 'aria-label': `Answer of ${method.toUpperCase()} ${path}` });
@@ -90,7 +96,28 @@ function trial(path, method, type, examples, id) {
 
   function redraw() {
     const where = new URL(address, document.baseURI).href;
-    command.textContent = body ? `curl --json '${body.value.replace(/'/g, '\'\\\'\'')}' ${where}` : `curl ${where}`;
+    command.textContent = file ? formCommand(where) : body ? `curl --json ${quoted(body.value)} ${where}` : `curl ${where}`;
+  }
+
+  /** Returns the fields in the text, [name, value], with the file; none if the text is no object of JSON. */
+  function formFields() {
+    const chosen = file.files[0];
+    let value = {};
+    try { value = JSON.parse(body.value); } catch { /* while it is typed */ }
+    const fields = Object.entries(value || {}).flatMap(([name, each]) => [each].flat().map((one) => [name, String(one)]));
+    return chosen ? [...fields, ['file', chosen]] : fields;
+  }
+
+  function formCommand(where) {
+    const fields = formFields().map(([name, value]) => `-F ${quoted(`${name}=${value instanceof File ? `@${value.name}` : value}`)}`);
+    return ['curl', ...fields, where].join(' ');
+  }
+
+  function sent() {
+    if (!file) return body ? body.value : null;
+    const form = new FormData();
+    formFields().forEach(([name, value]) => form.append(name, value));
+    return form;
   }
 
   async function ask(event) {
@@ -101,7 +128,7 @@ function trial(path, method, type, examples, id) {
     said.textContent = 'Waiting for the answer…';
     output.setAttribute('aria-busy', 'true');
     try {
-      const answer = await send(method.toUpperCase(), address, body ? body.value : null, { signal: own.signal, onPart: (text) => show(text) });
+      const answer = await send(method.toUpperCase(), address, sent(), { signal: own.signal, onPart: (text) => show(text) });
       said.textContent = `${answer.status} ${answer.statusText}`.trim() + `, ${answer.type || 'no type'}, in ${formatSeconds(answer.seconds)}`;
       const value = answer.type.startsWith('application/json') ? valueOf(answer) : null;
       show(value === null ? answer.text : inLines(value));
@@ -119,7 +146,7 @@ function trial(path, method, type, examples, id) {
     output.textContent = text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)}\n… ${formatCount(text.length - MOST_CHARACTERS)} characters more` : text;
   }
 
-  const node = element('form', { class: 'trial', submit: ask }, picker && picker.node, body,
+  const node = element('form', { class: 'trial', submit: ask }, picker && picker.node, body, file,
     element('pre', { class: 'command', tabindex: '0', 'aria-label': 'The same as a command' }, command),
     element('div', { class: 'actions' }, element('button', { type: 'submit', class: 'first' }, 'Send', element('span', { class: 'unseen' }, ` ${method.toUpperCase()} ${path}`)), said), output);
   if (body) pick(examples[0][1]);
@@ -132,7 +159,7 @@ function trial(path, method, type, examples, id) {
 const endpoints = Object.entries(schema.paths).flatMap(([path, methods]) => METHODS.filter((method) => methods[method])
   .map((method) => ({ path, method, described: methods[method], id: `${method}-${path.replace(/\W+/g, '')}` })));
 fillPage([
-  topBar(endpoints.map(({ path, id }) => [id, path]), [['./', 'Translate']]),
+  topBar(endpoints.map(({ path, id }) => [id, path]), [['./', schema.paths['/translate'] ? 'Translate' : 'Transcribe']]),
   element('p', { class: 'over' }, `${schema.info.title} ${schema.info.version}`),
   element('h1', {}, 'API'),
   element('p', { class: 'lead' }, `${schema.info.description} `, element('a', { href: 'openapi.json' }, 'openapi.json'), ' describes it for generators of clients.'),

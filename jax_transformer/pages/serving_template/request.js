@@ -1,13 +1,14 @@
 // Sends requests to the server, and says why there is no answer.
 
 /**
- * Sends a request; body: a text, or null for GET. onPart(text so far): called while the answer arrives.
+ * Sends a request; body: a text in JSON, a form, or null for GET. onPart(text so far): called while the answer arrives.
  * Returns {status, statusText, type, retryAfter, text, seconds}; throws a NoAnswer, or an AbortError if `signal` ends it.
  */
 async function send(method, path, body, { signal, onPart } = {}) {
   const start = performance.now();
+  const headers = typeof body === 'string' ? { 'content-type': 'application/json' } : {};
   try {
-    const response = await fetch(path, body === null ? { method, signal } : { method, signal, body, headers: { 'content-type': 'application/json' } });
+    const response = await fetch(path, body === null ? { method, signal } : { method, signal, body, headers });
     const text = await textOf(response, onPart || (() => {}));
     const header = (name) => response.headers.get(name) || '';
     return { status: response.status, statusText: response.statusText, type: header('content-type'), retryAfter: header('retry-after'), text, seconds: (performance.now() - start) / 1000 };
@@ -19,7 +20,7 @@ async function send(method, path, body, { signal, onPart } = {}) {
 
 class NoAnswer extends Error {
   constructor() {
-    super('No answer: the server has stopped, can’t be reached, or closed the connection. Your text is still here; send it again once the server runs.');
+    super('No answer: the server has stopped, can’t be reached, or closed the connection. Send it again once the server runs.');
   }
 }
 
@@ -50,4 +51,20 @@ function messageOf(answer) {
 /** Formats 0.1234 as 0.12 s, and 12.34 as 12.3 s. */
 function formatSeconds(seconds) {
   return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+}
+
+const READY_SECONDS = 1;
+
+/** Says in `status` why the server can't answer yet, until it can. */
+async function watchReadiness(status) {
+  const answer = await send('GET', 'readyz', null).catch(() => null);
+  if (answer && answer.status === 503) {
+    status.textContent = `${valueOf(answer) ? valueOf(answer).error : messageOf(answer)} …`;
+    setTimeout(watchReadiness, 1000 * READY_SECONDS, status);
+  } else if (status.textContent.endsWith(' …')) status.textContent = answer ? 'The server is ready.' : '';
+}
+
+/** Puts a title before a field, if there is one. */
+function labelled(title, field) {
+  return field && element('label', {}, element('span', {}, title), field);
 }

@@ -1,7 +1,6 @@
 // The page from top to bottom: a text, its translations, and the attention between their words.
 
 const MOST_ASKED = [1, 3, 5, 8];
-const READY_SECONDS = 1;
 const facts = pageData();
 const state = { waiting: null, results: null };
 
@@ -21,10 +20,6 @@ function countField() {
 function tagField(title, tags, chosen) {
   if (!tags.length) return null;
   return element('select', {}, element('option', { value: '' }, 'none'), tags.map((tag) => element('option', { value: tag, selected: tag === chosen ? '' : null }, tag)));
-}
-
-function labelled(title, field) {
-  return field && element('label', {}, element('span', {}, title), field);
 }
 
 function form() {
@@ -137,15 +132,6 @@ function others(entropies, first) {
   return `other layers: ${Math.min(...values).toFixed(2)} to ${Math.max(...values).toFixed(2)}`;
 }
 
-/** Says why the server can't answer yet, until it can. */
-async function watchReadiness() {
-  const answer = await send('GET', 'readyz', null).catch(() => null);
-  if (answer && answer.status === 503) {
-    status.textContent = `${valueOf(answer) ? valueOf(answer).error : messageOf(answer)} …`;
-    setTimeout(watchReadiness, 1000 * READY_SECONDS);
-  } else if (status.textContent.endsWith(' …')) status.textContent = answer ? 'The server is ready.' : '';
-}
-
 // --- now
 
 fillPage([
@@ -154,4 +140,4 @@ fillPage([
   element('h1', {}, 'Translate'),
 ], [element('section', { id: 'translate', 'aria-label': 'Text' }, form()), found], 'Sent by jax-transformer; the weights are those that the model computes.');
 text.focus();
-watchReadiness();
+watchReadiness(status);

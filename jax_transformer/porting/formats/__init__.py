@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PATHS = ("t5x", "marian", "joeynmt", "sockeye")
 """The modules that open a path: `is_one(path)` recognises it, `opened(path)` reads it."""
-CONTENTS = ("fairseq", "opennmt")
+CONTENTS = ("fairseq", "opennmt", "openai_whisper")
 """The modules that read what a torch file holds next to its tensors: `stated(path, content)`; None: not its own."""
 
 

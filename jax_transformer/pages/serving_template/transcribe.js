@@ -1,0 +1,131 @@
+// The page from top to bottom: a recording to choose or drop, and its text with times.
+
+const facts = pageData();
+const state = { waiting: null, file: null };
+
+const file = element('input', { type: 'file', id: 'file', class: 'unseen', accept: 'audio/*,.flac,.ogg,.wav,.mp3,.aiff', change: () => choose(file.files[0]) });
+const drop = element('label', { class: 'drop', for: 'file', dragover, dragleave, drop: dropped }, 'Drop a recording here, or press to choose one.');
+const stop = element('button', { type: 'button', class: 'second', hidden: '', click: () => state.waiting.abort() }, 'Stop');
+const status = element('p', { class: 'status', role: 'status' });
+const problem = element('p', { class: 'problem', role: 'alert' });
+const language = facts.languages.length ? element('select', {}, element('option', { value: '' }, 'detected'), facts.languages.map((code) => element('option', { value: code }, nameOf(code)))) : null;
+const task = facts.translates ? element('select', {}, element('option', { value: 'transcriptions' }, 'as spoken'), element('option', { value: 'translations' }, 'in English')) : null;
+const found = element('div', { 'aria-busy': 'false' });
+
+/** Returns the English name of a language by its code, with the code. */
+function nameOf(code) {
+  try { return `${new Intl.DisplayNames(['en'], { type: 'language' }).of(code)} (${code})`; } catch { return code; }
+}
+
+function form() {
+  return element('form', { submit: transcribe },
+    drop, file,
+    element('p', { class: 'hint' }, `WAV, FLAC, OGG, MP3 and more; up to ${formatTime(facts.max_audio_seconds)} and ${formatCount(facts.max_audio_bytes)} bytes.`),
+    element('div', { class: 'actions' },
+      element('button', { type: 'submit', class: 'first' }, 'Transcribe'), stop,
+      labelled('Language', language), labelled('Text', task), status),
+    problem);
+}
+
+function dragover(event) {
+  event.preventDefault();
+  drop.classList.add('over-it');
+}
+
+function dragleave() {
+  drop.classList.remove('over-it');
+}
+
+function dropped(event) {
+  event.preventDefault();
+  dragleave();
+  choose(event.dataTransfer.files[0]);
+}
+
+/** Keeps a file, and names it. */
+function choose(chosen) {
+  if (!chosen) return;
+  state.file = chosen;
+  drop.replaceChildren(element('bdi', {}, chosen.name), `, ${formatCount(chosen.size)} bytes`);
+  problem.replaceChildren();
+}
+
+async function transcribe(event) {
+  event.preventDefault();
+  if (state.waiting) state.waiting.abort();
+  if (!state.file) {
+    finish('', 'Choose a recording to transcribe.');
+    file.focus();
+    return;
+  }
+  if (state.file.size > facts.max_audio_bytes) {
+    finish('', `Choose a smaller file: the server takes ${formatCount(facts.max_audio_bytes)} bytes, and this one has ${formatCount(state.file.size)}.`);
+    return;
+  }
+  const waiting = new AbortController();
+  state.waiting = waiting;
+  stop.hidden = false;
+  found.setAttribute('aria-busy', 'true');
+  problem.replaceChildren();
+  status.textContent = 'Transcribing…';
+  try {
+    await answerTo(waiting.signal);
+  } catch (error) {
+    if (error.name === 'AbortError') {
+      if (state.waiting === waiting) finish('Stopped.', '');
+    } else if (error instanceof NoAnswer) finish('', error.message);
+    else throw error;
+  }
+}
+
+async function answerTo(signal) {
+  const body = new FormData();
+  const path = task ? task.value : 'transcriptions';
+  body.append('response_format', 'verbose_json');
+  if (language && language.value && path === 'transcriptions') body.append('language', language.value);
+  body.append('file', state.file);
+  const answer = await send('POST', `v1/audio/${path}`, body, { signal });
+  const value = valueOf(answer);
+  if (answer.status !== 200 || !value) {
+    finish('', messageOf(answer));
+    return;
+  }
+  found.replaceChildren(transcript(value));
+  finish(`${formatTime(value.duration)} of audio in ${formatSeconds(answer.seconds)}`, '');
+}
+
+/** Shows how a request has ended. */
+function finish(said, wrong) {
+  state.waiting = null;
+  stop.hidden = true;
+  found.setAttribute('aria-busy', 'false');
+  status.textContent = said;
+  problem.replaceChildren(...(wrong ? [wrong] : []));
+}
+
+/** Draws the segments, each after its time. */
+function transcript({ text, language: spoken, segments }) {
+  const lead = spoken ? element('p', { class: 'lead' }, `Language: ${spoken}.`) : null;
+  const rows = segments.map(({ start, end, text: said }) => element('li', {},
+    element('span', { class: 'time' }, `${formatTime(start)} – ${formatTime(end)}`), element('bdi', { class: 'said' }, said.trim() || '(no text)')));
+  const body = segments.length ? element('ol', { class: 'segments' }, rows) : element('p', { class: 'note' }, 'No speech was found.');
+  const whole = element('textarea', { rows: '4', readonly: '', dir: 'auto', 'aria-label': 'The whole text' });
+  whole.value = text;
+  return section('transcript', 'Transcript', null, lead, body, text ? element('details', {}, element('summary', {}, 'The text alone'), whole) : null);
+}
+
+/** Formats 3725.5 as 1:02:05.5, and 65 as 1:05.0. */
+function formatTime(seconds) {
+  const tenths = Math.round(10 * seconds);
+  const [hours, minutes, rest] = [Math.floor(tenths / 36000), Math.floor(tenths / 600) % 60, ((tenths % 600) / 10).toFixed(1).padStart(4, '0')];
+  return hours ? `${hours}:${String(minutes).padStart(2, '0')}:${rest}` : `${minutes}:${rest}`;
+}
+
+// --- now
+
+fillPage([
+  topBar([], [['docs', 'API']]),
+  element('p', { class: 'over' }, facts.model),
+  element('h1', {}, 'Transcribe'),
+], [element('section', { id: 'translate', 'aria-label': 'Recording' }, form()), found], 'Sent by jax-transformer; recordings go to the server that sent this page.');
+watchReadiness(status);
