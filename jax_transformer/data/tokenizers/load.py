@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jax_transformer.buckets import local_file
 from jax_transformer.data.tokenizers.pipelines import (
     Normalization,
     PipelineBackend,
@@ -85,11 +86,11 @@ def load_tokenizer(
       >>> tokenizer.encode(["who sleeps", "who knows"])
       [[4, 5], [4, 1]]
     """
-    path = Path(path).expanduser()
+    path, name = _local(path), path
     tags = check_tags(tags)
-    if not path.is_file():
+    if path is None or not path.is_file():
         raise ValueError(
-            f"{path}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
+            f"{name}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
             "file"
         )
     try:
@@ -312,6 +313,14 @@ def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds 
             "have them after its end"
         )
     return dict(sorted(asked.items(), key=lambda item: item[1]))
+
+
+def _local(path: str | os.PathLike[str]) -> Path | None:
+    """Returns the local path of a file; None if it is in a bucket that has no such file."""
+    try:
+        return local_file(path)
+    except FileNotFoundError:
+        return None
 
 
 def _read_text(path: Path) -> str:
