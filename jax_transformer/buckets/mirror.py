@@ -1,8 +1,8 @@
 """Keeps a run directory in a bucket equal to a local one, so that a run may be killed at any moment.
 
-A run reads and writes its local side only. `push` uploads what has changed: first the loose files, such as metrics, then
-each checkpoint and the model, of which a last file, the mark, makes a directory complete. A directory without its mark
-isn't there. Marks are deleted before the other files of a directory change.
+A run reads and writes its local side only. `push` uploads what has changed: first the loose files, such as metrics,
+then each checkpoint and the model, of which a last file, the mark, makes a directory complete. A directory without its
+mark isn't there. Marks are deleted before the other files of a directory change.
 
 The bucket holds the name of the run's latest process, its owner. A local side of the same owner contains everything
 that the bucket has, and perhaps more, which a failed `push` left; any other is outdated, and is replaced.

@@ -29,7 +29,8 @@ class ReportOptions:
     attention: tyro.conf.FlagCreatePairsOff[bool] = False
     """Load the finished run's model, and also draw where it looks while it translates some sentences of its test."""
     output: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
-    """File to write instead of RUN/report.html, for a run in a bucket instead of NAME.html here or, for several runs, of comparison.html in the working directory."""
+    """File to write instead of RUN/report.html; for a run in a bucket instead of NAME.html, and for several runs of
+    comparison.html, in the working directory."""
 
 
 def report(arguments: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ def test_commands_read_runs_and_models_in_buckets(
     assert main(["translate", run, "--input", f"{memory}/source", "--max-new-tokens", "4"]) == 0
     (tmp_path / "out").write_text(capsys.readouterr().out)
     for arguments in (
-        ["evaluate", "out", "--references", f"{memory}/reference"],
+        ["evaluate", "--hypotheses", "out", "--target", f"{memory}/reference"],
         ["report", run],
         ["verify", run],
         ["average", run, "--output", f"{memory}/averaged"],

@@ -86,29 +86,29 @@ def load_tokenizer(
       >>> tokenizer.encode(["who sleeps", "who knows"])
       [[4, 5], [4, 1]]
     """
-    path, name = _local(path), path
+    file = _local(path)
     tags = check_tags(tags)
-    if path is None or not path.is_file():
+    if file is None or not file.is_file():
         raise ValueError(
-            f"{name}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
+            f"{path}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
             "file"
         )
     try:
-        if path.suffix == ".json":
-            backend = _read_json(path, specials, normalization, lowercase)
-        elif path.suffix in (".model", ".spm"):
-            backend = _read_model(path, specials, normalization, lowercase)
-        elif path.suffix == ".txt":
-            backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
+        if file.suffix == ".json":
+            backend = _read_json(file, specials, normalization, lowercase)
+        elif file.suffix in (".model", ".spm"):
+            backend = _read_model(file, specials, normalization, lowercase)
+        elif file.suffix == ".txt":
+            backend = _read_list(file, kind, specials, normalization, lowercase, language, tags)
         else:
             raise ValueError(
                 "expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; received a name "
-                f"ending in {path.suffix!r}"
+                f"ending in {file.suffix!r}"
             )
         tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
     except ValueError as error:
         message = str(error)
-        raise ValueError(message if message.startswith(f"{path}:") else f"{path}: {message}") from None
+        raise ValueError(message if message.startswith((f"{path}:", f"{file}:")) else f"{path}: {message}") from None
     missing = [tag for tag in tags if tag not in tokenizer.tags]
     if missing:
         known = (
