@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "exporting": {"config", "data.tokenizers", "decoding", "mapping", "model", "porting", "runtime", "storage"},
     "parallel": {"config", "data.batching", "model", "runtime"},
     "decoding": {"config", "model", "parallel", "runtime", "storage"},
-    "sharing": {"config", "runtime", "storage"},
+    "sharing": {"buckets", "config", "runtime", "storage"},
     "speech": {"config", "decoding", "model", "runtime", "storage"},
     "forecasting": {"config", "decoding", "runtime", "storage"},
     "serving": {"config", "data.tokenizers", "decoding", "pages", "runtime"},

@@ -102,7 +102,12 @@ def run(memory: str, tmp_path: Path, undisturbed: Path) -> str:
 
 
 def test_commands_read_runs_and_models_in_buckets(
-    run: str, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: str,
+    memory: str,
+    tmp_path: Path,
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(memory, tmp_path, source="A dog.\n", reference="Ein Hund.\n")
@@ -114,9 +119,13 @@ def test_commands_read_runs_and_models_in_buckets(
         ["verify", run],
         ["average", run, "--output", f"{memory}/averaged"],
         ["port", run, f"{memory}/ported.npz", "--dialect", "pytorch"],
+        ["push", run, "owner/name", "--dry-run", "card"],
+        ["push", str(undisturbed), "owner/name", "--dry-run", "card of local files"],
     ):
         assert main(arguments) == 0, capsys.readouterr()
     assert (tmp_path / "run.html").is_file()
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("card", "card of local files")]
+    assert cards[0] == cards[1]
     assert load_model(f"{memory}/averaged").training["checkpoints"] == [2, 4, 6]
     assert main(["port", f"{memory}/ported.npz", f"{memory}/back"]) == 0
     assert load_model(f"{memory}/back").config == load_model(run).config
