@@ -6,6 +6,7 @@ and inside. Tests that need no other shapes take these, so that one process comp
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,26 @@ class Ids(NamedTuple):
 
     source: np.ndarray
     target: np.ndarray
+
+
+@pytest.fixture
+def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """(steps) → a context in which runs are asked to stop after so many steps in it, as by Ctrl-C."""
+
+    @contextlib.contextmanager
+    def stopped(steps: int) -> Iterator[None]:
+        from jax_transformer.training import trainer
+
+        @contextlib.contextmanager
+        def requests(processes: int, say: Callable[[str], None]) -> Iterator[Callable[[int], bool]]:
+            checks = iter(range(1, 10**6))  # one a step
+            yield lambda step: next(checks) >= steps
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "stop_requests", requests)
+            yield
+
+    return stopped
 
 
 @pytest.fixture(scope="session")

@@ -24,22 +24,31 @@ PACKAGE = ROOT / "jax_transformer"
 
 ALLOWED: dict[str, set[str]] = {
     "runtime": set(),
+    "buckets": {"runtime"},
     "config": {"runtime"},
     "model": {"config"},
-    "data": {"config", "runtime"},
-    "storage": {"config", "data.tokenizers", "model", "runtime"},  # a model directory holds tensors and tokenizers
+    "data": {"buckets", "config", "runtime"},
+    "storage": {
+        "buckets",
+        "config",
+        "data.tokenizers",
+        "model",
+        "runtime",
+    },  # a model directory holds tensors and tokenizers
     "mapping": {"runtime", "storage.deferred", "storage.tensors"},
     "porting": {"config", "mapping", "model", "runtime", "storage"},
     "exporting": {"config", "data.tokenizers", "decoding", "mapping", "model", "porting", "runtime", "storage"},
     "parallel": {"config", "data.batching", "model", "runtime"},
     "decoding": {"config", "model", "parallel", "runtime", "storage"},
-    "sharing": {"config", "runtime", "storage"},
+    "sharing": {"buckets", "config", "runtime", "storage"},
     "speech": {"config", "data.batching", "data.tables", "decoding", "model", "runtime", "storage"},
     "forecasting": {"config", "decoding", "runtime", "storage"},
     "serving": {"config", "data.tokenizers", "decoding", "pages", "runtime", "speech"},
     "pages": {"runtime"},
-    "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
-    "integrity": {"config", "data", "runtime", "storage", "training"},
+    "training": {
+        *("buckets", "config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"),
+    },
+    "integrity": {"buckets", "config", "data", "runtime", "storage", "training"},
     "programs": {"runtime"},
     "proof": {"programs", "runtime"},
     "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_files", "storage.tensors"},
@@ -73,6 +82,7 @@ ALLOWED: dict[str, set[str]] = {
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
 FOREIGN: dict[str, set[str]] = {
+    "buckets": {"fsspec", "huggingface_hub"},
     "model": {"flax", "jax", "numpy"},
     "comparison.gates": {"ml_dtypes", "numpy"},
     "parity.oracle": {"numpy"},
@@ -124,6 +134,7 @@ COME_WITH = {
     "ml_dtypes": "jax",
     "scipy": "jax",
     "tensorstore": "orbax",
+    "fsspec": "tokenizers",
     "huggingface_hub": "tokenizers",
     "h11": "uvicorn",
     "starlette": "fastapi",

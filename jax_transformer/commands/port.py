@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer import buckets
+from jax_transformer.buckets import address_of, local_directory, local_file
 from jax_transformer.commands import port_adapters, port_training
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.parsing import parsed
@@ -22,7 +24,7 @@ from jax_transformer.porting.formats import is_format
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.hub import hub_name, is_model_on_hub
 from jax_transformer.storage.model_directory import check_replaceable, load_model
-from jax_transformer.storage.model_files import is_model_directory
+from jax_transformer.storage.model_files import is_model_directory, model_in_bucket
 from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def port(arguments: Sequence[str]) -> int:
     from jax_transformer.porting.adapters import is_adapter_directory
 
     options = parsed(PortOptions, arguments, "port")
+    options = dataclasses.replace(options, source=_local(options.source, with_run=options.training.with_optimizer))
     if options.inspect:
         _refuse_others(options, ("inspect",), "with --inspect")
         if is_adapter_directory(options.source):
@@ -123,6 +126,18 @@ def port(arguments: Sequence[str]) -> int:
     return _export(options) if _is_ours(options.source) else _import(options)
 
 
+def _local(source: str, *, with_run: bool) -> str:
+    """Returns a local path of the source, of which one in a bucket is downloaded: a model without the rest of its run,
+    unless that is wanted."""
+    if address_of(source) is None:
+        return source
+    model = None if with_run else model_in_bucket(source)
+    try:
+        return str(model or local_directory(source))
+    except FileNotFoundError:
+        return str(local_file(source))
+
+
 def _is_ours(source: str) -> bool:
     """Returns whether the source is a model or run directory, or a model on the Hub, and not one of transformers, which
     a config.json alone may mark."""
@@ -140,11 +155,14 @@ def _check_places(options: PortOptions) -> None:
     if not _is_ours(options.source):
         if to_file:
             raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
-        check_replaceable(destination.resolve())
+        check_replaceable(options.destination)
         return
     used = ("destination", "dialect", "map", "dtype", "with_optimizer", "step", "add_tokens", "add_tags", "seed")
     _refuse_others(options, used, f"with the directory {source} as the source")
-    if not destination.parent.is_dir():
+    address = address_of(options.destination)
+    if address is not None:
+        buckets.check_free(address)
+    elif not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
     _check_outside(source, destination)
 
@@ -351,7 +369,8 @@ def _export(options: PortOptions) -> int:
     left_out = _left_out(model, dialect) if names is None else _left_out_by(names, model)
     if options.dtype:
         _cast(model.params, options.dtype)
-    export_checkpoint(model, options.destination, dialect, names=names, with_optimizer=with_optimizer, consume=True)
+    with buckets.written(options.destination) as local:
+        export_checkpoint(model, local, dialect, names=names, with_optimizer=with_optimizer, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith((*SUFFIXES, ".npz")) else "files:"
     dropped = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
@@ -408,7 +427,7 @@ def _port_adapters(options: PortOptions) -> int:
         port_adapters.export(options.source, options.destination, options.dialect, options.base)
         return 0
     _refuse_others(options, ("destination", "dtype", "base"), f"with PEFT's adapters, {options.source}, as the source")
-    check_replaceable(Path(options.destination).resolve())
+    check_replaceable(options.destination)
     base = port_adapters.base_path(options.source, options.base)
     if _is_ours(base):
         model = load_model(base)

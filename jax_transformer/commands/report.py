@@ -22,14 +22,15 @@ class ReportOptions:
     curves, scores with confidence intervals, translations side by side, and the differences of their configs."""
 
     run: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
-    """Run directory, or several."""
+    """Run directory, or several; gs://, s3:// and hf:// too."""
     watch: tyro.conf.FlagCreatePairsOff[bool] = False
     """Rewrite the page whenever the run's files change, until the run is finished; the page reloads itself. Another
     process trains the run, on this machine or on another that shares the directory. Ctrl-C ends it."""
     attention: tyro.conf.FlagCreatePairsOff[bool] = False
     """Load the finished run's model, and also draw where it looks while it translates some sentences of its test."""
     output: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
-    """File to write instead of RUN/report.html or, for several runs, of comparison.html in the working directory."""
+    """File to write instead of RUN/report.html; for a run in a bucket instead of NAME.html, and for several runs of
+    comparison.html, in the working directory."""
 
 
 def report(arguments: Sequence[str]) -> int:

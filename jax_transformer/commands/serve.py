@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from jax_transformer.buckets import address_of
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load
 from jax_transformer.commands.parsing import parsed
 from jax_transformer.config.parallel import MeshConfig
@@ -109,6 +110,9 @@ def _check_speech(options: ServeOptions) -> None:
 
 def _name(model: str) -> str:
     """Returns a model's name for readers of the page, who needn't know where its directory is."""
+    address = address_of(model)
+    if address is not None:
+        return address.name
     path = Path(model).resolve()
     return path.name if path.exists() else model
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jax_transformer.buckets import joined, local_file
 from jax_transformer.commands.model_options import parse_run
 from jax_transformer.commands.options import options_of
 from jax_transformer.commands.parsing import read
@@ -53,7 +54,7 @@ training
   --train.evaluate-every N      steps; --train.patience N stops early, --train.average-checkpoints N
   --train.seed N
 run
-  --run-dir DIR                 where it is written; runs/PRESET unless given
+  --run-dir DIR                 where it is written; runs/PRESET unless given; gs://, s3:// and hf:// too
   --config FILE                 YAML with any of these fields; options override it
   --resume RUN                  go on with a stopped run, bit for bit
   --live                        a page that shows the run from its first step; its path is printed
@@ -200,7 +201,10 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
         return None
     from jax_transformer.config.files import load_config
 
-    file = Path(run) / "config.yaml"
+    try:
+        file = local_file(joined(run, "config.yaml"))
+    except FileNotFoundError:
+        file = Path(run, "config.yaml")
     own = load_config(file, RunConfig()).parallel if file.exists() else ParallelConfig()
     default = _ResumeOptions(parallel=own)
     options = options_of(_ResumeOptions)
@@ -273,6 +277,7 @@ def _trained(call: TrainCall, processes: Processes) -> int:
     made_of = (
         f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
     )
-    print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
-    print(f"translate with it: jax-transformer translate {result.model}")
+    model = joined(result.place, result.model.name)
+    print(f"run:    {result.place}\nmodel:  {model} ({made_of})\nreport: {joined(result.place, result.report.name)}")
+    print(f"translate with it: jax-transformer translate {model}")
     return 0

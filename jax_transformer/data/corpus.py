@@ -234,9 +234,10 @@ def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, An
         ]
     for corpus, content, files in zip(config.corpora, contents, _files(config), strict=False):
         if corpus.used_dataset:
-            content["names"] = [
-                Path(path).relative_to(Path(corpus.used_dataset).expanduser()).as_posix() for path in files["dataset"]
-            ]
+            from jax_transformer.data.hub import local_directory
+
+            folder = local_directory(corpus) or ""
+            content["names"] = [Path(path).relative_to(folder).as_posix() for path in files["dataset"]]
             content["dataset"] = content["dataset"] or corpus.used_dataset
     return contents
 

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from jax_transformer import buckets
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.tables import ROWS, Pair, arrow_pairs
 from jax_transformer.data.text_files import CorpusError
@@ -176,12 +177,20 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
 
 
 def local_directory(corpus: CorpusConfig) -> Path | None:
-    """Returns the directory `corpus.used_dataset`, or None if it is a name on the Hub.
+    """Returns the directory `corpus.used_dataset`, of which one in a bucket is downloaded, or None if it is a name on
+    the Hub.
 
     Raises:
+      BucketError: the bucket can't be read.
       CorpusError: a path that isn't a directory; a dataset_revision with a directory.
     """
-    path = Path(corpus.used_dataset).expanduser()
+    try:
+        path = buckets.local_directory(corpus.used_dataset).expanduser()
+    except FileNotFoundError:
+        raise CorpusError(
+            f"dataset {corpus.used_dataset}: expected a directory of files; received a path in a bucket at which there "
+            "is none. Check the path."
+        ) from None
     if path.is_dir():
         if corpus.dataset_revision:
             raise CorpusError(

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jax_transformer.buckets import local_file
 from jax_transformer.config.data import MODES, DataConfig
 from jax_transformer.data.cache import BUILDING, building_directory, publish
 from jax_transformer.data.corpus import (
@@ -387,7 +388,7 @@ def _train_tokenizers(
 
 def _stored_tokenizer(path: str) -> Tokenizer:
     try:
-        return Tokenizer.from_json(Path(path).expanduser().read_text(encoding="utf-8"))
+        return Tokenizer.from_json(local_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise CorpusError(f"{path}: expected a tokenizer of a model directory; received {error.strerror}") from None
 

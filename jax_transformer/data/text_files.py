@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from jax_transformer.buckets import local_file
 from jax_transformer.runtime.files import open_regular
 from jax_transformer.runtime.limits import GZIP_FREE_BYTES, GZIP_RATIO, LINE_BYTES
 
@@ -99,7 +100,7 @@ def open_stored(path: str) -> BinaryIO:
 
 def _opened(path: str, opener: Callable[[Path], BinaryIO]) -> BinaryIO:
     try:
-        return opener(Path(path).expanduser())
+        return opener(local_file(path))
     except FileNotFoundError:
         raise CorpusError(
             f"{path}: expected a text file; received a path at which there is no file. Check the path."

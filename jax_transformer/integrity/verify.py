@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax_transformer.buckets import local_directory, local_file
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.cache import BUILDING
@@ -75,7 +76,7 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
     Raises:
       RunError: there is nothing at the path that can be verified.
     """
-    path = Path(path)
+    path = _local(path)
     for is_kind, findings in KINDS:
         if is_kind(path):
             return list(findings(path))
@@ -84,6 +85,14 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
         f"{path}: expected a run, a model directory, a data cache, an exported directory, or a file of tensors; "
         f"received {received}"
     )
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    """Returns a local path of what is to be verified, which is downloaded if it is in a bucket."""
+    try:
+        return local_directory(path)
+    except FileNotFoundError:
+        return local_file(path)
 
 
 def _run(path: Path) -> Iterator[Finding]:

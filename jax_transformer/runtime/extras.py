@@ -19,6 +19,8 @@ EXTRAS = {
     "spacy": "spacy",
     "sacremoses": "moses",
     "soundfile": "audio",
+    "gcsfs": "gcs",
+    "s3fs": "s3",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jax_transformer.buckets import address_of, local_directory
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
@@ -62,6 +63,16 @@ class Facts:
     """The report as `jax-transformer parity --json` writes it."""
 
 
+def _local(path: str) -> str:
+    """Returns a local path of a model or run directory, of which one in a bucket is downloaded, without checkpoints."""
+    if address_of(path) is None:
+        return path
+    try:
+        return str(local_directory(path, lambda name: "/" not in name or name.startswith(("model/", "tokenizer/"))))
+    except FileNotFoundError:
+        return path  # which `find_model` refuses
+
+
 def read_facts(path: str, repository: str, options: CardOptions) -> Facts:
     """Reads the facts of a model or run directory, whose files are verified.
 
@@ -69,6 +80,7 @@ def read_facts(path: str, repository: str, options: CardOptions) -> Facts:
       ModelError: no model, or one with altered files; a parity report of another model.
       ValueError: a file of the run can't be read.
     """
+    path = _local(path)
     directory = find_model(path)
     model, sums = load_model(directory, mapped=True), read_manifest(directory)["sha256"]
     folder = next((folder for folder in (Path(path), directory.parent) if (folder / RUN_CONFIG).is_file()), None)

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from jax_transformer.buckets import address_of
 from jax_transformer.storage.model_files import (
     FILES,
     MANIFEST,
     TOKENIZER_FOLDER,
     ModelError,
     is_model_directory,
+    model_in_bucket,
     read_manifest,
 )
 from jax_transformer.storage.tensor_files import INDEX, SUFFIXES
@@ -80,12 +82,15 @@ def is_model_on_hub(name: str | os.PathLike[str]) -> bool:
 
 
 def model_at(path: str | os.PathLike[str]) -> Path | None:
-    """Returns the model directory at a path, the one named `model` in a run directory, or the one of a name on the Hub,
-    which is downloaded; None if there is no model.
+    """Returns the model directory at a path, the one named `model` in a run directory, or the one of a name on the Hub;
+    from there and from a bucket it is downloaded. None if there is no model.
 
     Raises:
       HubError, ModelError: see `download_model`.
+      BucketError: see `model_in_bucket`.
     """
+    if address_of(path) is not None:
+        return model_in_bucket(path)
     for directory in (Path(path), Path(path) / "model"):
         if is_model_directory(directory):
             return directory

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from jax_transformer.buckets import address_of, check_free, named, written
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import Stack
@@ -53,6 +54,7 @@ from jax_transformer.storage.model_files import (
     ModelError,
     ModelFiles,
     is_model_directory,
+    model_in_bucket,
     param_problems,
     read_generation,
     read_manifest,
@@ -156,16 +158,17 @@ def _described(name: str, stack: Stack) -> str:
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Writes a model directory: under a temporary name next to `path` first, then in its place.
 
-    Replaces a model directory that exists, in one step where the operating system can exchange two directories.
-    Parameters keep their dtypes.
+    Replaces a model directory that exists, in one step where the operating system can exchange two directories; in a
+    bucket the name must be free, and the manifest is written last. Parameters keep their dtypes.
 
     Args:
       model: the model.
-      path: the directory to write.
+      path: the directory to write, here or in a bucket.
 
     Raises:
       ModelError: `path` is neither a model directory nor an empty one, or other files were put into it; its parent
         doesn't exist; the model's parameters don't fit its config; `model` isn't a Model.
+      BucketError: there is something at `path` in a bucket already, or it can't be written.
 
     Example:
       >>> import jax
@@ -180,23 +183,24 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(model, Model):
         raise ModelError(f"save_model: expected a Model and a path; received {type(model).__name__} as the model")
-    target = Path(os.path.realpath(path))
-    check_replaceable(target)
+    check_replaceable(path)
     problems = param_problems(model.config, flatten(model.params)) + id_problems(model.config, model.generation)
     problems += adapter_problems(model.adapters, flatten(model.params)) if model.adapters else []
     if problems:
         raise ModelError("this model can't be saved", problems)
-    with temporary_directory_beside(target) as temporary:
-        _write_files(model, temporary)
-        _put_in_place(temporary, target)
+    with written(path, last=MANIFEST) as local:
+        target = Path(os.path.realpath(local))
+        with temporary_directory_beside(target) as temporary:
+            _write_files(model, temporary)
+            _put_in_place(temporary, target)
 
 
 def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
     """Reads a model directory, the one named `model` in a run directory, or a model on the Hub.
 
     Args:
-      path: a model directory or a run directory; or, if there is none, a name on the Hugging Face Hub, such as
-        "owner/name" or "owner/name@revision".
+      path: a model directory or a run directory, here or in a bucket (gs://, s3://, hf://); or, if there is none, a
+        name on the Hugging Face Hub, such as "owner/name" or "owner/name@revision".
       mapped: leave the parameters in their file, mapped into memory read-only; only what is used is read.
 
     Returns:
@@ -258,8 +262,13 @@ def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
 # --- saving
 
 
-def check_replaceable(target: Path) -> None:
-    """Raises ModelError where `save_model` could not write to this path: see there."""
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raises ModelError, or BucketError, where `save_model` could not write to this path: see there."""
+    address = address_of(path)
+    if address is not None:
+        check_free(address)
+        return
+    target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise ModelError(f"{target}: there is no directory {target.parent}")
     if not target.exists():
@@ -390,11 +399,20 @@ def id_problems(config: TransformerConfig, generation: GenerationConfig) -> list
 
 
 def find_model(path: str | os.PathLike[str]) -> Path:
-    """Returns the model directory that a path or a name on the Hub means, which is downloaded.
+    """Returns the model directory that a path or a name on the Hub means; from there and from a bucket it is
+    downloaded.
 
     Raises:
-      ModelError: see `load_model`.
+      ModelError, BucketError: see `load_model`.
     """
+    if address_of(path) is not None:
+        copy = model_in_bucket(path)
+        if copy is None:
+            raise ModelError(
+                f"{named(path)}: expected a model directory, or a run directory with a model in it; received none "
+                f"with {MANIFEST}"
+            )
+        return copy
     on_hub = hub_name(path)
     if on_hub is not None:
         return download_model(on_hub)

@@ -6,11 +6,13 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jax_transformer.buckets import address_of, joined, local_directory
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.shapes import count_parameters, param_shapes
@@ -51,6 +53,27 @@ class ModelError(ValueError):
 def is_model_directory(path: str | os.PathLike[str]) -> bool:
     """Returns whether there is a directory with a model's manifest."""
     return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
+
+
+def model_in_bucket(path: str | os.PathLike[str]) -> Path | None:
+    """Returns a local copy of the model directory at a path in a bucket, or of the one named `model` in a run directory
+    there; None if there is none, or the path is local.
+
+    Raises:
+      BucketError: the bucket can't be read.
+    """
+    if address_of(path) is None:
+        return None
+    for place in (os.fspath(path), joined(path, "model")):
+        with suppress(FileNotFoundError):
+            copy = local_directory(place, _belongs_to_model)
+            if is_model_directory(copy):
+                return copy
+    return None
+
+
+def _belongs_to_model(name: str) -> bool:
+    return name in (*FILES, MANIFEST) or Path(name).parent == Path(TOKENIZER_FOLDER)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, s
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
-from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError, config_of_run
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError, config_of_run, local_run
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
@@ -140,7 +140,7 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
     The parameters are the trained ones, not their moving average.
 
     Args:
-      run: the run's directory.
+      run: the run's directory, here or in a bucket.
       step: the step of the checkpoint. None: the latest.
 
     Raises:
@@ -148,7 +148,7 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
       RunError: the model whose training the run continued is gone.
       OptimizerStateError: the run's optimizer is Muon, or it trains LoRA adapters instead of the model's parameters.
     """
-    path = Path(run)
+    path = local_run(run, CHECKPOINTS)
     config = _config_of_run(path)
     if config.train.lora.rank:
         raise OptimizerStateError(
@@ -204,7 +204,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
     training. `Model.training` includes the validation loss.
 
     Args:
-      run: the run's directory. It may have been trained on other devices.
+      run: the run's directory, here or in a bucket. It may have been trained on other devices.
       which: "last" or "best".
       count: the number of checkpoints.
       mesh: the devices that share the checkpoints and the validation. None: JAX's default device.
@@ -215,7 +215,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
       ValueError: the run's corpus can't be read (see `prepare`).
     """
     mesh = make_mesh(devices=jax.devices()[:1]) if mesh is None else mesh
-    path = Path(run)
+    path = local_run(run, CHECKPOINTS)
     config = _config_of_run(path)
     corpus = prepare(config.data)
     model = fit_config(config.model, corpus)

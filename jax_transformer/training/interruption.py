@@ -28,12 +28,12 @@ class Interrupted(Exception):
       200
     """
 
-    def __init__(self, run: Path, step: int, *, takes_batches: bool = False) -> None:
+    def __init__(self, run: str | Path, step: int, *, takes_batches: bool = False) -> None:
         super().__init__(f"stopped and saved at step {step}; {how_to_resume(run, takes_batches=takes_batches)}")
         self.run, self.step = run, step
 
 
-def how_to_resume(run: Path, *, takes_batches: bool = False) -> str:
+def how_to_resume(run: str | Path, *, takes_batches: bool = False) -> str:
     """Returns the advice that ends the messages of stopped runs; `takes_batches`: of those on batches of the caller."""
     if takes_batches:
         return f"if the batches can say where they are, resume {run} with: train(config, resume=True, batches=…)"

@@ -86,7 +86,7 @@ class Journal:
             start = RunStart(self._run.path, step, self._is_resumed, config, environment, count)
             self._has_begun = True
             self.calls.call("on_start", start)
-            self.calls.check(f"no step was made; {how_to_resume(self._run.path)}")
+            self.calls.check(f"no step was made; {how_to_resume(self._run.place)}")
             self._report_restored_checkpoint(step)
 
     def step(self, record: dict[str, Any]) -> None:

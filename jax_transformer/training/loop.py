@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jax_transformer.buckets import BucketError, joined
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.given_tokenizers import GivenPair, take_tokenizers
@@ -26,7 +27,7 @@ from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.fitting import FittedRun, check_memory, fit_run
 from jax_transformer.training.given_batches import check_given, without_training_text
-from jax_transformer.training.interruption import how_to_resume
+from jax_transformer.training.interruption import Interrupted, how_to_resume
 from jax_transformer.training.joint_run import check_same_start, prepare_once
 from jax_transformer.training.journal import Journal, check_kinds, check_packages
 from jax_transformer.training.metrics import check_tokenizer
@@ -130,7 +131,7 @@ def train(
             mesh, corpus = _prepare(config, None, processes)
             run_dir.check_corpus(corpus.directory.name)
             for change in run_dir.config_changes(config):
-                print(f"note: {run_dir.path / CONFIG} was changed: {change}", flush=True)
+                print(f"note: {joined(run_dir.place, CONFIG)} was changed: {change}", flush=True)
             run = fit_run(config, corpus, mesh)
         except BaseException:
             run_dir.close()
@@ -149,7 +150,7 @@ def train(
         if tokenizers is not None:  # the config names their files from here on
             config = dataclasses.replace(config, data=run_dir.config().data)
             run = dataclasses.replace(run, config=config)
-    processes.advice = how_to_resume(run_dir.path, takes_batches=batches is not None)
+    processes.advice = how_to_resume(run_dir.place, takes_batches=batches is not None)
     journal = Journal(run_dir, config, callbacks, is_resumed=resume, live=live)
     try:
         trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
@@ -161,8 +162,14 @@ def train(
             print(f"stopped at once; {processes.advice}", flush=True)
         with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
             journal.close(error)
+        if isinstance(error, Interrupted):
+            run_dir.upload("Stop the run")
+        elif isinstance(error, Exception) and not isinstance(error, BucketError):
+            with contextlib.suppress(BucketError):  # the first error is the one to report
+                run_dir.upload("Stop the run")
         raise
     journal.close()
+    run_dir.upload("Finish the run")
     journal.calls.check(f"the run is finished, and its model is {result.model}")
     return result
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax_transformer.buckets import address_of, named
 from jax_transformer.pages.page import write_page
 from jax_transformer.pages.training import render, render_comparison
 from jax_transformer.training.report_data import read_config, read_run, read_translations, value_at
@@ -25,6 +26,7 @@ from jax_transformer.training.run_directory import (
     TRANSLATIONS,
     RunError,
     is_training,
+    local_run,
 )
 
 COMPARISON = "comparison.html"
@@ -41,7 +43,7 @@ def write_report(
     """Writes RUN/report.html atomically from the other files of the run, and returns its path.
 
     Args:
-      run: the run directory.
+      run: the run directory; of one in a bucket, the page is written to the working directory, as NAME.html.
       output: another file to write.
       is_live: whether the page reloads itself until the run is finished.
       shows_attention: whether to load the model, and draw where it looks while it translates some test sentences.
@@ -49,16 +51,18 @@ def write_report(
     Raises:
       RunError: `run` is no run directory; attention is wanted of a run without a model or translations.
     """
-    run = Path(run)
+    page = page_of(run) if output is None else Path(output)
+    run = local_run(run, *[MODEL] * shows_attention)
     data = read_run(run)
     if shows_attention:
         data["attention"] = _attention(run, data)
-    return _write(data, page_of(run) if output is None else Path(output), is_live)
+    return _write(data, page, is_live)
 
 
 def page_of(run: str | Path) -> Path:
-    """Returns the path of a run's own page."""
-    return Path(run) / REPORT
+    """Returns the path of a run's own page; of a run in a bucket, that of a page in the working directory."""
+    address = address_of(run)
+    return Path(run) / REPORT if address is None else Path(f"{address.name}.html")
 
 
 def _attention(run: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path = COMPARISON
     Raises:
       RunError: a path is no run directory, or named twice; too many runs.
     """
-    write_page(Path(output), render_comparison(read_runs([Path(run) for run in runs])))
+    write_page(Path(output), render_comparison(read_runs([local_run(run) for run in runs])))
     return Path(output)
 
 
@@ -94,6 +98,10 @@ def watch(run: str | Path, output: str | Path | None = None, say: Callable[[str]
     Raises:
       RunError: `run` is no run directory.
     """
+    if address_of(run) is not None:
+        raise RunError(
+            f"--watch: expected a run directory on this machine, or one that it shares; received {named(run)}"
+        )
     run = Path(run)
     path = page_of(run) if output is None else Path(output)
     seen, state = None, ""

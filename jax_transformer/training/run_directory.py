@@ -8,6 +8,7 @@ import dataclasses
 import fcntl
 import json
 import math
+import re
 import shutil
 import tempfile
 import time
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from jax_transformer import buckets
+from jax_transformer.buckets import Mirror, address_of, local_directory, named
 from jax_transformer.config.described import differences
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
@@ -25,10 +28,11 @@ from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import shorten
 from jax_transformer.parallel.processes import Processes
+from jax_transformer.runtime.digests import DIGESTS
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json, read_json_object
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.storage.model_files import TOKENIZERS
+from jax_transformer.storage.model_files import MANIFEST, TOKENIZERS
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -59,14 +63,28 @@ class RunDirectory:
     Only the first process of a run writes; the other processes read.
     """
 
-    def __init__(self, path: Path, lock: IO[str] | None) -> None:
+    def __init__(self, path: Path, lock: IO[str] | None, mirror: Mirror | None = None) -> None:
         self.path = path
         self._lock = lock
+        self._mirror = mirror
 
     @classmethod
     def follow(cls, path: str | Path) -> RunDirectory:
         """Returns a read-only view of the run directory that the first process writes."""
         return cls(Path(path), None)
+
+    @property
+    def place(self) -> str | Path:
+        """The run directory as users name it: its address in the bucket, of which `path` is the local copy, or
+        `path`."""
+        return str(self._mirror.address) if self._mirror else self.path
+
+    @property
+    def how_to_share(self) -> str:
+        """What makes the directory visible on all hosts."""
+        if self._mirror or self.path.is_relative_to(buckets.cache()):
+            return f"let {buckets.PLACE} name a folder on a file system of all hosts, for the bucket's local copy"
+        return "choose a --run-dir on a file system of all hosts"
 
     @property
     def writes(self) -> bool:
@@ -78,20 +96,29 @@ class RunDirectory:
         """Creates a run directory with `config.yaml` in it.
 
         Args:
-          path: the directory.
+          path: the directory, here or in a bucket.
           config: the run.
           tokenizers: the texts of tokenizers given as objects, by their option; the config then names their files.
 
         Raises:
           RunError: `path` is already in use.
+          BucketError: the bucket can't be read or written.
         """
-        path = Path(path)
         check_unused(path)
+        mirror = mirror_of(path)
+        path = mirror.directory if mirror else Path(path)
         path.mkdir(parents=True, exist_ok=True)
-        run = cls(path, _lock(path))
-        for option, text in (tokenizers or {}).items():
-            _write(path / TOKENIZERS[option], text)
-        _write(path / CONFIG, dump_config(_with_own_tokenizers(config, path)))
+        run = cls(path, _lock(path), mirror)
+        try:
+            if mirror:
+                mirror.begin()
+            for option, text in (tokenizers or {}).items():
+                _write(path / TOKENIZERS[option], text)
+            _write(path / CONFIG, dump_config(_with_own_tokenizers(config, path)))
+            run.upload("Begin the run")
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @classmethod
@@ -109,6 +136,9 @@ class RunDirectory:
         Raises:
           RunError: no such run, or another process is training it.
         """
+        mirror = mirror_of(path)
+        if mirror:
+            return cls._open_in_bucket(mirror)
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(
@@ -119,6 +149,34 @@ class RunDirectory:
         run = cls(path, _lock(path))
         remove_abandoned(path.glob(".*.tmp"))
         return run
+
+    @classmethod
+    def _open_in_bucket(cls, mirror: Mirror) -> RunDirectory:
+        if CONFIG not in mirror.names():
+            raise RunError(f"{mirror.address}: expected a run directory to resume; received none with {CONFIG}")
+        mirror.directory.mkdir(parents=True, exist_ok=True)
+        run = cls(mirror.directory, _lock(mirror.directory), mirror)
+        try:
+            mirror.pull(CONFIG)
+            run.config()
+            remove_abandoned(run.path.glob(".*.tmp"))
+            run.upload("Resume the run")
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def upload(self, why: str) -> None:
+        """Uploads what has changed to the bucket, if the run is in one.
+
+        Args:
+          why: a few words for the Hub, where it is a commit.
+
+        Raises:
+          BucketError: the bucket can't be written, or another process has resumed the run.
+        """
+        if self._mirror and self._lock is not None:
+            self._mirror.push(why)
 
     def config(self) -> RunConfig:
         """Reads the run's config. Raises ConfigError for a mistake in it."""
@@ -239,6 +297,12 @@ class RunDirectory:
         for file, text in kept.items():
             _write(file, text)
 
+    def remove(self) -> None:
+        """Deletes the whole directory, here and in the bucket."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._mirror:
+            self._mirror.remove()
+
     def close(self) -> None:
         if self._lock is not None:
             with suppress(OSError):  # the file is empty: nothing is lost
@@ -280,7 +344,7 @@ def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new:
         _check_shared(run, processes)
     except BaseException:
         if is_new and run.writes:
-            shutil.rmtree(run.path, ignore_errors=True)
+            run.remove()
         run.close()
         raise
     return run
@@ -305,8 +369,8 @@ def _check_shared(run: RunDirectory, processes: Processes) -> None:
         blind = [str(number) for number, sees in enumerate(seen) if not sees]
         raise RunError(
             f"{run.path}: expected a run directory that all hosts share; received one in which "
-            f"process{'es' if len(blind) > 1 else ''} {', '.join(blind)} can't see what process 0 writes; choose a "
-            "--run-dir on a file system of all hosts"
+            f"process{'es' if len(blind) > 1 else ''} {', '.join(blind)} can't see what process 0 writes; "
+            f"{run.how_to_share}"
         )
 
 
@@ -349,17 +413,53 @@ def plain_config(config: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("run_dir", "parallel")}
 
 
+IN_BUCKET = re.compile(rf"({CHECKPOINTS}/\d+|{MODEL})/")
+"""Beginnings of the names of files in directories that a last file, its mark, makes complete."""
+ONLY_HERE = re.compile(rf"\.(?!callbacks\.json$)|{CHECKPOINTS}/(?!\d+/)")
+"""Beginnings of the names of files that aren't uploaded: hidden ones, and unfinished checkpoints."""
+
+
+def mirror_of(path: str | Path) -> Mirror | None:
+    """Returns the mirror of a run directory in a bucket; None for a local one."""
+    address = address_of(path)
+    if address is None:
+        return None
+    return Mirror(address, units=IN_BUCKET, marks=(DIGESTS, MANIFEST), left_out=ONLY_HERE)
+
+
+def local_run(path: str | Path, *parts: str) -> Path:
+    """Returns a local path of a run directory, to read it. One in a bucket is downloaded.
+
+    Args:
+      path: the run directory, here or in a bucket.
+      parts: the folders in it that are needed, such as checkpoints, besides its own files.
+
+    Raises:
+      RunError: there is none in the bucket.
+      BucketError: the bucket can't be read.
+    """
+    folders = tuple(f"{part}/" for part in parts)
+
+    def is_needed(name: str) -> bool:
+        return name.startswith(folders) or ("/" not in name and not ONLY_HERE.match(name))
+
+    try:
+        return local_directory(path, is_needed)
+    except FileNotFoundError:
+        raise RunError(f"{named(path)}: expected a run directory; received none") from None
+
+
 def check_unused(path: str | Path) -> None:
     """Raises RunError if `path` exists, unless it is an empty directory or has only files of a process that was killed
     before it wrote the config; or if it can't be written. Leaves nothing behind."""
+    mirror = mirror_of(path)
+    if mirror:
+        if any(name not in TOKENIZERS.values() for name in mirror.names()):
+            raise _in_use(str(mirror.address), is_run=CONFIG in mirror.names())
+        return
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(not _is_before_config(file.name) for file in path.iterdir())):
-        advice = (
-            f"resume that run with --resume {path}, or choose another --run-dir"
-            if (path / CONFIG).is_file()
-            else "choose another --run-dir"
-        )
-        raise RunError(f"{path}: expected a new run directory; received one already in use; {advice}")
+        raise _in_use(str(path), is_run=(path / CONFIG).is_file())
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -373,6 +473,11 @@ def check_unused(path: str | Path) -> None:
         for folder in missing:
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _in_use(path: str, *, is_run: bool) -> RunError:
+    advice = f"resume that run with --resume {path}, or choose" if is_run else "choose"
+    return RunError(f"{path}: expected a new run directory; received one already in use; {advice} another --run-dir")
 
 
 def _is_before_config(name: str) -> bool:

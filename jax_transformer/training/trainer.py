@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jax_transformer.buckets import joined
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
@@ -53,7 +54,7 @@ from jax_transformer.training.metrics import BEST_METRICS, TranslationScores
 from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import Status, TrainingProgress
-from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
+from jax_transformer.training.run_directory import CONFIG, CONTINUED, RunDirectory, RunError
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
 from jax_transformer.training.step import TokenLoss, TrainStep, make_evaluation_step, make_train_step
@@ -91,6 +92,8 @@ class TrainingResult:
     compile_seconds: float
     programs: int
     """Number of compiled training steps: one per shape."""
+    place: str = ""
+    """The run directory as it was named: its address in a bucket, of which `run` is the local copy, or `run`."""
 
     @property
     def step(self) -> int:
@@ -123,7 +126,7 @@ class Trainer:
         config, self.run_dir, self.journal, self.processes = run.config, run_dir, journal, processes
         self.config, self.corpus, self.model_config, self.mesh = config, run.corpus, run.model, run.mesh
         self.started, self.profile = started, profile
-        print(f"run directory: {run_dir.path}", flush=True)
+        print(f"run directory: {run_dir.place}", flush=True)
         self.position: Position = {}
         self.has_own_loss = loss is not None
         self.train_step, self.evaluation_step, row_parts = self._programs(loss)
@@ -154,7 +157,7 @@ class Trainer:
         return step, _evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
-        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self.journal.checkpoint)
+        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self._saved)
         try:
             state = self._first_state(checkpoints)
             done, corpus = int(state.step), self.corpus
@@ -176,6 +179,10 @@ class Trainer:
                 self.profile.close()
             self.exchange.close()
             checkpoints.close()
+
+    def _saved(self, step: int) -> None:
+        self.journal.checkpoint(step)
+        self.run_dir.upload(f"Save step {step}")
 
     def _publish(self, status: Status) -> None:
         self.journal.progress(status | {"run_seconds": self.utilization.goodput()["run_seconds"]})
@@ -310,9 +317,11 @@ class Trainer:
         checkpoints.wait()
         failure = failure or self._failure_of_callbacks()
         if not failure:
-            raise Interrupted(self.run_dir.path, step, takes_batches=self.takes_batches)
+            raise Interrupted(self.run_dir.place, step, takes_batches=self.takes_batches)
         self.processes.gather("the saved run", None)
-        saved = f"The run is saved at step {step}; {how_to_resume(self.run_dir.path, takes_batches=self.takes_batches)}"
+        saved = (
+            f"The run is saved at step {step}; {how_to_resume(self.run_dir.place, takes_batches=self.takes_batches)}"
+        )
         raise RunError(f"{failure} {saved}") from self.journal.calls.cause
 
     def _failure_of_callbacks(self) -> str:
@@ -385,7 +394,7 @@ class Trainer:
         saved = f"the run is saved at step {latest}" if latest else "the run has no checkpoint yet"
         raise RunError(
             f"step {divergence.step}: {divergence.message}; {saved}: lower train.learning_rate, set train.clip_norm, "
-            f"or set train.on_nonfinite to skip or rollback, in {self.run_dir.path / 'config.yaml'}, and resume"
+            f"or set train.on_nonfinite to skip or rollback, in {joined(self.run_dir.place, CONFIG)}, and resume"
         )
 
     def _has_stopped_improving(self) -> bool:
@@ -488,6 +497,7 @@ class Trainer:
             seconds=time.perf_counter() - self.started,
             compile_seconds=self.train_step.seconds,
             programs=len(self.train_step.programs),
+            place=str(self.run_dir.place),
         )
 
     def _valid_loss(self, params: Params) -> float:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 Files = dict[str, bytes]
 TOKEN = "hf_" + "a" * 34
@@ -54,6 +54,12 @@ class Hub:
         """Returns the files that were downloaded, in order."""
         return [path.partition("/resolve/")[2].partition("/")[2] for method, path in self.asked if method == "GET"
                 and "/resolve/" in path]  # fmt: skip
+
+
+def described(files: Files) -> list[dict[str, Any]]:
+    """Returns what the Hub says about files."""
+    return [{"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+            for name, data in files.items()]  # fmt: skip
 
 
 def make_handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -151,6 +157,9 @@ def make_handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if model is None:
                 return
             what, revision = (rest[0], "/".join(rest[1:])) if rest else ("revision", "main")
+            below = ""
+            if what == "tree":
+                revision, _, below = revision.partition("/")
             if what == "branch":
                 model.branches[revision] = model.branches["main"]
                 self._json({})
@@ -165,8 +174,14 @@ def make_handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self._json({"files": [{"path": each, "uploadMode": modes[each.endswith(".safetensors")],
                                        "shouldIgnore": False, "oid": None} for each in asked]})  # fmt: skip
             elif what == "tree":
-                self._json([{"type": "file", "path": each, "size": len(data), "oid": "0" * 40}
-                            for each, data in files.items()])  # fmt: skip
+                found = [each for each in described(files) if not below or each["path"].startswith(f"{below}/")]
+                if found:
+                    self._json(found)
+                else:
+                    self._refuse(404, f"{below} does not exist", "EntryNotFound")
+            elif what == "paths-info":
+                wanted = parse_qs(self.body.decode())["paths"]
+                self._json([each for each in described(files) if each["path"] in wanted])
             elif what == "commit":
                 self._commit(model, revision, commit)
             else:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jax_transformer.buckets import local_file
 from jax_transformer.data.tokenizers.pipelines import (
     Normalization,
     PipelineBackend,
@@ -85,29 +86,29 @@ def load_tokenizer(
       >>> tokenizer.encode(["who sleeps", "who knows"])
       [[4, 5], [4, 1]]
     """
-    path = Path(path).expanduser()
+    file = _local(path)
     tags = check_tags(tags)
-    if not path.is_file():
+    if file is None or not file.is_file():
         raise ValueError(
             f"{path}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
             "file"
         )
     try:
-        if path.suffix == ".json":
-            backend = _read_json(path, specials, normalization, lowercase)
-        elif path.suffix in (".model", ".spm"):
-            backend = _read_model(path, specials, normalization, lowercase)
-        elif path.suffix == ".txt":
-            backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
+        if file.suffix == ".json":
+            backend = _read_json(file, specials, normalization, lowercase)
+        elif file.suffix in (".model", ".spm"):
+            backend = _read_model(file, specials, normalization, lowercase)
+        elif file.suffix == ".txt":
+            backend = _read_list(file, kind, specials, normalization, lowercase, language, tags)
         else:
             raise ValueError(
                 "expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; received a name "
-                f"ending in {path.suffix!r}"
+                f"ending in {file.suffix!r}"
             )
         tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
     except ValueError as error:
         message = str(error)
-        raise ValueError(message if message.startswith(f"{path}:") else f"{path}: {message}") from None
+        raise ValueError(message if message.startswith((f"{path}:", f"{file}:")) else f"{path}: {message}") from None
     missing = [tag for tag in tags if tag not in tokenizer.tags]
     if missing:
         known = (
@@ -312,6 +313,14 @@ def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds 
             "have them after its end"
         )
     return dict(sorted(asked.items(), key=lambda item: item[1]))
+
+
+def _local(path: str | os.PathLike[str]) -> Path | None:
+    """Returns the local path of a file; None if it is in a bucket that has no such file."""
+    try:
+        return local_file(path)
+    except FileNotFoundError:
+        return None
 
 
 def _read_text(path: Path) -> str:

@@ -82,16 +82,12 @@ def opened(path: Path) -> Foreign:
       PortingError: no tree of T5X; an array's directory that is missing or incomplete, or lies elsewhere; scanned
         arrays of several numbers of layers; an activation that isn't built here.
     """
-    directory = _step_directory(path)
-    assert directory is not None
-    tree = _metadata_tree(directory) if (directory / METADATA).is_file() else _msgpack_tree(directory)
-    parameters, others = _sorted(tree, directory)
+    directory, parameters, others = _parts(path)
     problems = [problem for one in parameters.values() for problem in one.problems()]
     if problems:
         raise PortingError(f"{directory}: an incomplete checkpoint of T5X", problems)
     tensors = Unstacked(parameters, directory)
     fields, where = _settings(directory)
-    step = others.get("state/step", others.get("step"))
     return Foreign(
         title="checkpoint of T5X" + (", layers scanned" if tensors.is_scanned else ""),
         where=where,
@@ -99,9 +95,22 @@ def opened(path: Path) -> Foreign:
         fields=fields,
         assumed={} if "activation" in fields else {"activation": "gelu_tanh" if GATE in tensors else "relu"},
         left=_left(others),
-        layout={"scanned": tensors.is_scanned, "heads": tensors.has_heads, "step": 0 if step is None else int(step())},
+        layout={"scanned": tensors.is_scanned, "heads": tensors.has_heads, "step": _step(others)},
         tensors=tensors,
     )
+
+
+def _parts(path: Path) -> tuple[Path, dict[str, StoredArray], dict[str, StoredArray]]:
+    """Returns the directory of a checkpoint's step, its parameters by their own paths, and everything else."""
+    directory = _step_directory(path)
+    assert directory is not None
+    tree = _metadata_tree(directory) if (directory / METADATA).is_file() else _msgpack_tree(directory)
+    return directory, *_sorted(tree, directory)
+
+
+def _step(others: Mapping[str, StoredArray]) -> int:
+    step = others.get("state/step", others.get("step"))
+    return 0 if step is None else int(step())
 
 
 @dataclass(frozen=True)
@@ -289,27 +298,136 @@ def joined_heads(name: str, array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, array.shape[-1]) if match[1] == "out" else array.reshape(array.shape[0], -1)
 
 
+# --- Adafactor's state
+
+STATES = "state/param_states/"
+"""The beginning of the path of a parameter's state."""
+ROWS_LAST = ("/out/kernel", "/wo/kernel")
+"""Ends of the names of matrices whose rows, in the rules by which T5X factors stacked ones, are their outputs."""
+
+
+@dataclass(frozen=True)
+class AdafactorState:
+    """Holds the state of T5X's Adafactor, with layers apart and heads joined."""
+
+    step: int
+    moments: Mapping[str, Mapping[str, np.ndarray]]
+    """By the dialect's name: "rows" and "columns", the means of a matrix's squared gradients over the other axis; or
+    "squares", in the parameter's shape."""
+    settings: Mapping[str, Any]
+    """Arguments of Adafactor that the gin file sets."""
+
+
+def adafactor_state(path: Path) -> AdafactorState:
+    """Reads the optimizer's state of a checkpoint.
+
+    Raises:
+      PortingError: there is none, or another optimizer's; parameters without one, arrays of other shapes or with
+        missing chunks, and momentum, which no Adafactor here has; all problems together.
+    """
+    directory, parameters, others = _parts(path)
+    states: dict[str, dict[str, StoredArray]] = {}
+    for name, array in others.items():
+        if name.startswith(STATES):
+            parameter, _, key = name.removeprefix(STATES).rpartition("/")
+            states.setdefault(parameter, {})[key] = array
+    if not any({"v", "v_row", "v_col"} & state.keys() for state in states.values()):
+        received = sorted({key for state in states.values() for key in state}) or ["none"]
+        raise PortingError(
+            f"{directory}: expected Adafactor's state of T5X, v_row, v_col and v under {STATES}; received "
+            f"{', '.join(received[:5])}"
+        )
+    moments: dict[str, dict[str, np.ndarray]] = {}
+    problems = [f"{name}: it has a state, and is no parameter" for name in states if name not in parameters]
+    for name, array in parameters.items():
+        state = states.get(name, {})
+        problems += [problem for one in state.values() for problem in one.problems()]
+        try:
+            moments |= _moments(name, array.shape, state)
+        except PortingError as error:
+            problems.append(str(error))
+    if problems:
+        raise PortingError(f"{directory}: an incomplete state of T5X's Adafactor", problems)
+    gin = _gin_file(directory)
+    return AdafactorState(_step(others), moments, {} if gin is None else _gin_values(gin, "Adafactor"))
+
+
+def _moments(name: str, shape: tuple[int, ...], state: Mapping[str, StoredArray]) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the moments of a stored array, of each of its layers if it is scanned.
+
+    T5X factors a matrix over its two axes, of which the longer, or of two equal ones the second, is averaged in v_row.
+    Arrays of more axes have rules by their axes' names: v_row keeps the model's width, and the layers.
+    """
+    if "m" in state and state["m"].shape == shape:
+        raise PortingError(f"{name}: expected no momentum (beta1 = None), which no Adafactor here has; received m")
+    begin = next((begin for begin in SCANNED if name.startswith(begin)), None)
+    kept = {key: tuple(state[key].shape) for key in ("v_row", "v_col", "v") if key in state}
+    if kept.get("v") == shape:
+        arrays = {"squares": (state["v"](), 1)}
+    else:
+        in_rule = len(shape) > 2
+        rows_first = not name.endswith(ROWS_LAST) if in_rule else shape[0] <= shape[-1]
+        first, second = ("v_row", "v_col") if rows_first else ("v_col", "v_row")
+        inputs, outputs = _sides(name, shape, is_scanned=begin is not None)
+        if len(shape) < 2 or kept.get(first) != inputs or kept.get(second) != outputs:
+            expected = f"{first} {list(inputs)} and {second} {list(outputs)}, or v {list(shape)}"
+            received = ", ".join(f"{key} {list(found)}" for key, found in kept.items()) or "none"
+            raise PortingError(f"{name}: expected {expected}; received {received}")
+        arrays = {"rows": (state[first](), 1), "columns": (state[second](), 0)}
+    if begin is None:
+        return {name: {slot: _of_layer(name, slot, array) for slot, (array, _) in arrays.items()}}
+    plain, rest = SCANNED[begin], name.removeprefix(begin)
+    return {
+        f"{plain}layers_{layer}/{rest}": {
+            slot: _of_layer(name, slot, np.take(array, layer, axis)) for slot, (array, axis) in arrays.items()
+        }
+        for layer in range(shape[1])
+    }
+
+
+def _sides(name: str, shape: tuple[int, ...], *, is_scanned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shapes of what remains of a matrix when its outputs, or its inputs, are averaged; the layers stay."""
+    layers = shape[1:2] if is_scanned else ()
+    axes = shape[:1] + shape[1 + len(layers) :]
+    split = len(axes) - 1 if name.endswith(ROWS_LAST) else 1
+    inputs, outputs = axes[:split], axes[split:]
+    return (inputs[:1] + layers + inputs[1:], layers + outputs)
+
+
+def _of_layer(name: str, slot: str, array: np.ndarray) -> np.ndarray:
+    return joined_heads(name, array) if slot == "squares" else array.reshape(-1)
+
+
 # --- settings: the gin file that T5X writes next to its checkpoints
+
+
+def _gin_file(directory: Path) -> Path | None:
+    """Returns the nearest gin file of a step's directory."""
+    folders = (directory, directory.parent, directory.parent.parent)
+    found = (folder / name for folder in folders for name in ("config.gin", "operative_config.gin"))
+    return next((path for path in found if path.is_file()), None)
 
 
 def _settings(directory: Path) -> tuple[dict[str, Any], str]:
     """Returns the config fields that the nearest gin file decides, and its name."""
-    for folder in (directory, directory.parent, directory.parent.parent):
-        for name in ("config.gin", "operative_config.gin"):
-            if (folder / name).is_file():
-                return _gin_fields(folder / name), name
-    return {}, "config.gin"
+    path = _gin_file(directory)
+    return ({}, "config.gin") if path is None else (_gin_fields(path), path.name)
 
 
-def _gin_fields(path: Path) -> dict[str, Any]:
+def _gin_values(path: Path, name: str) -> dict[str, Any]:
+    """Returns the arguments of a class or function that a gin file sets to plain values. (A macro isn't one.)"""
+    lines = rf"(?m)^\s*(?:[\w./]+/)?(?:\w+\.)?{name}\.(\w+)\s*=\s*(.+?)\s*$"
     said = {}
-    for key, text in re.findall(
-        r"(?m)^\s*(?:[\w./]+/)?(?:\w+\.)?T5Config\.(\w+)\s*=\s*(.+?)\s*$", read_text(path, JSON_BYTES, PortingError)
-    ):
+    for key, text in re.findall(lines, read_text(path, JSON_BYTES, PortingError)):
         try:
             said[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            continue  # a macro, which tensors decide as well
+            continue
+    return said
+
+
+def _gin_fields(path: Path) -> dict[str, Any]:
+    said = _gin_values(path, "T5Config")  # tensors decide as well what a macro sets
     fields = {
         "head_dim": said.get("head_dim"),
         "num_heads": said.get("num_heads"),

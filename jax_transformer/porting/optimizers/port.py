@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.shapes import param_shapes
+from jax_transformer.porting.formats.t5x import is_one as is_of_t5x
 from jax_transformer.porting.names_of_dialects import dialect_of_origin
 from jax_transformer.porting.optimizers.conversion import Table, entries_from_slots, slots_from_entries
 from jax_transformer.porting.optimizers.files import (
@@ -27,6 +28,7 @@ from jax_transformer.porting.optimizers.kinds import Fields, Groups, Kind, as_nu
 from jax_transformer.porting.optimizers.numbering import NamedState, flatten_entries, name_entries
 from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
+from jax_transformer.porting.optimizers.t5x import training_state
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_array, state_dict_of_tensors, write_torch
 from jax_transformer.storage.tensors import PortingError
@@ -46,7 +48,7 @@ def import_training_state(
 
     Args:
       model: the imported model.
-      source: the checkpoint: a torch file, or a directory of transformers' Trainer.
+      source: the checkpoint: a torch file, a directory of transformers' Trainer, or one of T5X.
       optimizer: a torch file with the optimizer's state_dict, if the checkpoint has none.
       frozen: patterns of paths of parameters that the optimizer never received.
       decay_kind: "l2" or "decoupled", for an Adam whose file doesn't say so.
@@ -71,8 +73,10 @@ def import_training_state(
       >>> import_training_state(model, "run.pt").training_state.step
       1
     """
-    files = source if isinstance(source, TrainingFiles) else read_training_files(source, optimizer)
     table = _table(model)
+    if not isinstance(source, TrainingFiles) and is_of_t5x(Path(source)):
+        return _with_t5x_state(model, Path(source), table)
+    files = source if isinstance(source, TrainingFiles) else read_training_files(source, optimizer)
     without = table.names_of(_frozen_paths(table, frozen))
     order = [name for name in parameter_names(model, table) if name not in without]
     shapes = {name: shape for name, shape in table.shapes_of(order).items() if name not in without}
@@ -93,6 +97,13 @@ def import_training_state(
         _origin(named, files, order),
     )
     return dataclasses.replace(model, training_state=state)
+
+
+def _with_t5x_state(model: Model, path: Path, table: Table) -> Model:
+    """Returns the model with Adafactor's state, which is then no longer left out."""
+    origin = dict(model.origin or {})
+    origin["left"] = [what for what in origin.get("left", ()) if not what.startswith("Adafactor's state")]
+    return dataclasses.replace(model, origin=origin, training_state=training_state(path, table))
 
 
 def _settings(kind: Kind, groups: Groups, form: str, decay_kind: str | None) -> Fields:
