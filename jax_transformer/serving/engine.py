@@ -357,7 +357,7 @@ class Engine:
             "sampling": bool(self.default.sampling),
             "max_beam_size": self.limits.max_beam_size,
             "source_tags": source_tokenizer.tags,
-            "target_tags": target_tokenizer.tags,
+            "target_tags": target_tokenizer.tags or source_tokenizer.tags,
             "source_tag": self._tags[0],
             "target_tag": self._tags[1],
         }
@@ -373,6 +373,7 @@ class Engine:
         """Returns the model under a target tag, and the id that it forces; see `with_target_tag`."""
         if target_tag not in self._variants:
             model, forced = with_target_tag(self.model, target_tag)
+            assert isinstance(model, PreparedModel)  # as self.model is
             self._variants[target_tag] = self.model.sharing_weights(model), forced
         return self._variants[target_tag]
 

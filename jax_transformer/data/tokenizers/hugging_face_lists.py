@@ -167,8 +167,8 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
         )
     size = max(by_id) + 1
     TOKEN_IDS.check(size, name)
-    gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
-    return [(by_id | gaps)[index] for index in range(size)]
+    by_id |= {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
+    return [by_id[index] for index in range(size)]
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
