@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import indictrans_program
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,7 @@ from jax_transformer.model.features import Features, SourceInput
 from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
+from jax_transformer.parity.backends.indictrans import IndicTransConfig, IndicTransForConditionalGeneration
 from jax_transformer.parity.backends.jax_sides import QUICKLY, JaxSide, cast, understood
 from jax_transformer.parity.backends.modules import Naming, module_reference
 from jax_transformer.parity.backends.torch_module import TorchSide
@@ -194,6 +196,11 @@ def _t5gemma() -> tuple[dict[str, Any], ...]:
     return tuple(sizes)
 
 
+def _indictrans(*, tied: bool) -> tuple[dict[str, Any], ...]:
+    """Returns three sizes, whose stacks norm before and after sublayers."""
+    return tuple(size | {"share_decoder_input_output_embed": tied} for size in indictrans_program.SIZES)
+
+
 MARIAN = {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0}
 BART = {"pad_token_id": 1, "decoder_start_token_id": 2}
 BLENDERBOT = {"pad_token_id": 0, "decoder_start_token_id": 1}
@@ -228,6 +235,8 @@ FAMILIES = {
     "fsmt_tied": Family(
         transformers.FSMTForConditionalGeneration, transformers.FSMTConfig, _fsmt(tie_word_embeddings=True)
     ),
+    "indictrans": Family(IndicTransForConditionalGeneration, IndicTransConfig, _indictrans(tied=False)),
+    "indictrans_tied": Family(IndicTransForConditionalGeneration, IndicTransConfig, _indictrans(tied=True)),
     "t5": Family(transformers.T5ForConditionalGeneration, transformers.T5Config, _t5()),
     "t5_gated": Family(
         transformers.T5ForConditionalGeneration,
@@ -253,9 +262,12 @@ FAMILIES = {
     "t5gemma": Family(transformers.T5GemmaForConditionalGeneration, transformers.T5GemmaConfig, _t5gemma()),
     "whisper": Family(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, _whisper()),
 }
-UNTIED = ("t5_gated", "ul2", "mt5", "fsmt", "bert2roberta")
+UNTIED = ("t5_gated", "ul2", "mt5", "fsmt", "indictrans", "bert2roberta")
 """Families whose files have a head of their own, as T5 1.1 and mT5 do."""
-LIKE_OTHERS = ("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt", "fsmt_tied", "ul2")
+LIKE_OTHERS = (
+    *("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus"),
+    *("fsmt", "fsmt_tied", "indictrans_tied", "ul2"),
+)
 """Families that differ from others in a few options."""
 KEYS = [(family, size) for family in FAMILIES for size in range(3)]
 

@@ -42,7 +42,9 @@ FUSED = ("*attention.query", "*attention.key", "*attention.value", "*attention.c
 """Activations that nn.MultiheadAttention computes without calling a module."""
 NOT_SEEN = {
     **dict.fromkeys(("floydhub", "annotated_zh", "harvard", "marian", "bart", "m2m_100", "t5", "mt5", "umt5"), SCALED),
-    **dict.fromkeys(("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt"), SCALED),
+    **dict.fromkeys(
+        ("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt", "indictrans"), SCALED
+    ),
     "pytorch": (*SCALED, *FUSED),
     "t5gemma": (*SCALED, "*.rotated_query", "*.rotated_key"),
     "whisper": ("encoder.token_embedding",),  # the stem's output, activated and turned around outside its modules

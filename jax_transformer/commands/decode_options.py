@@ -50,7 +50,7 @@ class DecodeOptions(DecodingConfig):
     num_return: tyro.conf.Suppress[int | None] = None
     target_tag: str = ""
     """Token that every translation begins with, such as deu_Latn: the target language for NLLB, M2M-100 and mBART-50.
-    The decoder of mBART and PLBART starts with it."""
+    The decoder of mBART and PLBART starts with it. IndicTrans2 reads it before the source."""
     dtype: Dtype | None = None
     """Round the weights to this dtype, and compute in it. bfloat16 halves the memory and is faster where the device has
     instructions for it. (Default: the model's own)"""

@@ -47,7 +47,11 @@ class PreparedModel(Model):
 
     def with_generation(self, generation: GenerationConfig) -> PreparedModel:
         """Returns the model with different generation settings. Both share one copy of the weights."""
-        other = dataclasses.replace(self, generation=generation)
+        return self.sharing_weights(dataclasses.replace(self, generation=generation))
+
+    def sharing_weights(self, other: PreparedModel) -> PreparedModel:
+        """Returns another model of the same parameters, such as one under a target tag, which reads this one's
+        weights."""
         other.__dict__["weights"] = self.weights
         return other
 

@@ -32,7 +32,7 @@ def text_rules(model: Model, files: dict[str, str], source_tag: str) -> dict[str
             raise ValueError(f"--source-tag: expected a model with tokenizers for {source_tag!r}; received one without")
         return {"tokenizers": []}
     (around,) = source.encode([""], source_tag)
-    count = source.adds_bos + (bool(source_tag) and not source.tag_is_last)
+    count = len(around) - source.adds_eos - (bool(source_tag) and source.tag_is_last)
     rules: dict[str, Any] = {"tokenizers": [*files], "before": around[:count], "after": around[count:]}
     if not files:
         return rules

@@ -133,7 +133,7 @@ def export_directory(
         raise PortingError(what, problems)
     origin = _origin_in(model, table)
     order = [*origin.get("tensors", {}), *origin.get("ignored", [])]
-    if not model.config.share_embeddings:
+    if not model.config.share_embeddings and "hugging_face" not in origin:  # a directory comes back as it was
         order += [name for name in file.always_there if name not in order]
     state, kept = _state_dict(model, table, order, consume=consume), _kept(model, origin)
     tensors = _named({**state, **kept}, order, origin)

@@ -67,6 +67,10 @@ TOKENIZER_FILES = (
     "target.spm",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "dict.SRC.json",
+    "dict.TGT.json",
+    "model.SRC",
+    "model.TGT",
 )
 
 

@@ -28,7 +28,8 @@ def params_from_state_dict(
     tensors' dtypes.
 
     Args:
-      position_table: [rows, D], in place of the table that the dialect computes.
+      position_table: [rows, D], in place of the table that the dialect computes; a stack of fewer positions has its
+        first rows.
 
     Raises:
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems
@@ -125,10 +126,11 @@ def _computed(
     rules, computed = table.rules(config), table.computed(config)
     if position_table is not None:
         tables = {path: leaf for path, leaf in computed.items() if _is_position_table(path)}
-        if any(leaf.shape != position_table.shape for leaf in tables.values()):
-            expected, received = [config.max_length, config.d_model], list(position_table.shape)
+        expected = [max(map(len, tables.values()), default=0), config.d_model]
+        if tables and list(position_table.shape) != expected:
+            received = list(position_table.shape)
             raise PortingError(f"position_table: expected [rows, d_model] = {expected}; received {received}")
-        computed |= {path: position_table.copy() for path in tables}
+        computed |= {path: position_table[: len(leaf)].copy() for path, leaf in tables.items()}
     held = {path for rule in rules for path in rule.paths if path in computed and is_held(rule, path, computed[path])}
     computed = {path: leaf for path, leaf in computed.items() if path not in held}
     return [rule for rule in rules if not any(path in computed for path in rule.paths)], computed

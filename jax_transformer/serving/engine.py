@@ -141,7 +141,8 @@ class Engine:
         source_tag, target_tag = self._tags_of(request)
         try:
             kind, program = self._searched(tuple(request.given.items()), target_tag, request.prefix)
-            parts, problems = sentence_parts(self.model, request.texts, source_tag, request.split_long)
+            model, _ = self._variant(target_tag)
+            parts, problems = sentence_parts(model, request.texts, source_tag, request.split_long)
         except ValueError as error:
             raise Refusal(422, str(error).replace("--target-tag", "target_tag")) from None
         for index, problem in problems.items():
@@ -288,9 +289,9 @@ class Engine:
 
     def translations(self, texts: Texts, results: Sequence[Any]) -> list[dict[str, Any]]:
         """Returns the answer for each text, given the hypotheses of each unit."""
-        remaining = iter(results)
+        remaining, (model, _) = iter(results), self._variant(texts.kind.target_tag)
         found = [
-            Translation([part._replace(hypotheses=with_texts(self.model, next(remaining))) for part in parts])
+            Translation([part._replace(hypotheses=with_texts(model, next(remaining))) for part in parts])
             for parts in texts.parts
         ]
         return [self._translation(each, texts.kind) for each in found]
@@ -306,13 +307,14 @@ class Engine:
         if not all(np.isfinite(each).all() for each in weights):
             raise Refusal(500, "attention: expected finite weights; the model computes NaN or infinity")
         remaining = iter(zip(attended.units, weights, strict=True))
+        source_tokenizer, target_tokenizer = tokenizers_of(self._variant(texts.kind.target_tag)[0])
         for answer, parts in zip(answers, texts.parts, strict=True):
-            sources = [self._source_side(part, texts.source_tag) for part in parts]
+            sources = [_source_side(source_tokenizer, part, texts.source_tag) for part in parts]
             for hypothesis in answer.get("hypotheses", [answer]):
                 hypothesis["attention"] = [
                     {
                         "source": source,
-                        "target": self._target_side(unit.target_ids),
+                        "target": _target_side(target_tokenizer, unit.target_ids),
                         "weights": np.round(each.astype(np.float64), WEIGHT_DIGITS).tolist(),
                         "entropies": np.round(entropies(each), WEIGHT_DIGITS).tolist(),
                     }
@@ -323,13 +325,14 @@ class Engine:
         """Returns the score of each pair, given the log-probabilities of each unit."""
         return [pair.scored(log_probs) for pair, log_probs in zip(pairs.pairs, results, strict=True)]
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Returns the text of target ids."""
-        return tokenizers_of(self.model)[1].decode([ids])[0]
+    def text(self, ids: Sequence[int], target_tag: str) -> str:
+        """Returns the text of target ids under a target tag."""
+        return tokenizers_of(self._variant(target_tag)[0])[1].decode([ids])[0]
 
     def _translation(self, found: Translation, kind: Translating) -> dict[str, Any]:
         num_return = kind.decoding.num_return or 1
-        tokenizer, (_, eos_id) = tokenizers_of(self.model)[1], starts_and_ends(self._variant(kind.target_tag)[0])
+        model, _ = self._variant(kind.target_tag)
+        tokenizer, (_, eos_id) = tokenizers_of(model)[1], starts_and_ends(model)
         hypotheses = [
             {
                 "text": found.text(rank),
@@ -341,14 +344,6 @@ class Engine:
         ]
         best = hypotheses[0] if hypotheses else {"text": "", "score": None, "tokens": [], "cut_off": False}
         return best | ({"hypotheses": hypotheses} if num_return > 1 else {})
-
-    def _source_side(self, part: Part, source_tag: str) -> dict[str, Any]:
-        tokenizer = tokenizers_of(self.model)[0]
-        return _side(tokenizer, part.source_ids, words_of_text(tokenizer, part.source, source_tag))
-
-    def _target_side(self, ids: Sequence[int]) -> dict[str, Any]:
-        tokenizer = tokenizers_of(self.model)[1]
-        return _side(tokenizer, ids, words_of_ids(tokenizer, ids))
 
     def _weights_per_pair(self, source_length: int, target_length: int) -> int:
         """Returns the number of cross-attention weights of a pair."""
@@ -366,7 +361,7 @@ class Engine:
             "sampling": bool(self.default.sampling),
             "max_beam_size": self.limits.max_beam_size,
             "source_tags": source_tokenizer.tags,
-            "target_tags": target_tokenizer.tags,
+            "target_tags": target_tokenizer.tags or source_tokenizer.tags,
             "source_tag": self._tags[0],
             "target_tag": self._tags[1],
         }
@@ -382,12 +377,17 @@ class Engine:
         """Returns the model under a target tag, and the id that it forces; see `with_target_tag`."""
         if target_tag not in self._variants:
             model, forced = with_target_tag(self.model, target_tag)
-            is_same = model.generation == self.model.generation
-            self._variants[target_tag] = (
-                self.model if is_same else self.model.with_generation(model.generation),
-                forced,
-            )
+            assert isinstance(model, PreparedModel)  # as self.model is
+            self._variants[target_tag] = self.model.sharing_weights(model), forced
         return self._variants[target_tag]
+
+
+def _source_side(tokenizer: Tokenizer, part: Part, source_tag: str) -> dict[str, Any]:
+    return _side(tokenizer, part.source_ids, words_of_text(tokenizer, part.source, source_tag))
+
+
+def _target_side(tokenizer: Tokenizer, ids: Sequence[int]) -> dict[str, Any]:
+    return _side(tokenizer, ids, words_of_ids(tokenizer, ids))
 
 
 def _side(tokenizer: Tokenizer, ids: Sequence[int], words: Words) -> dict[str, Any]:

@@ -183,11 +183,11 @@ class Service(Host):
             decoded = None
             async for step in self._steps(texts.kind, unit):
                 decoded = step.decoded
-                if piece := pieces.add(before + self.engine.text(decoded.ids)):
+                if piece := pieces.add(before + self.engine.text(decoded.ids, texts.kind.target_tag)):
                     yield {"piece": piece}
             assert decoded is not None
             results.append([decoded])
-            before += self.engine.text(decoded.ids) + part.space
+            before += self.engine.text(decoded.ids, texts.kind.target_tag) + part.space
         answer = self.engine.translations(texts, results)[0]
         if piece := pieces.end(answer["text"]):
             yield {"piece": piece}

@@ -19,7 +19,9 @@ from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 
 FAMILIES = [
-    name for name, table in all_dialects().items() if table.config_file and name not in ("m2m_100", "fsmt")
+    name
+    for name, table in all_dialects().items()
+    if table.config_file and name not in ("m2m_100", "fsmt", "indictrans")
 ]  # whose tables PyTorch makes
 METADATA = {"format": "pt"}
 SIZES: dict[str, Any] = {

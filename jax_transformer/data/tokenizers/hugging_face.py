@@ -11,6 +11,7 @@
 | MBart50Tokenizer | tokenizer.json or sentencepiece.bpe.model | tag … </s> | … |
 | M2M100Tokenizer | vocab.json, sentencepiece.bpe.model | tag … </s> | … |
 | NllbTokenizer | tokenizer.json | tag … </s> | … |
+| IndicTransTokenizer | dict.SRC.json, model.SRC, dict.TGT.json, model.TGT | tag tag … </s> | … |
 | FSMTTokenizer | vocab-src.json, vocab-tgt.json, merges.txt | … </s> | … |
 | PegasusTokenizer, T5Tokenizer | tokenizer.json or spiece.model | … </s> | … |
 | ByT5Tokenizer | | … </s> | … |
@@ -44,6 +45,7 @@ CLASSES = {
     "blenderbot-small": "BlenderbotSmallTokenizer",
     "pegasus": "PegasusTokenizer",
     "fsmt": "FSMTTokenizer",
+    "IndicTrans": "IndicTransTokenizer",
     "m2m_100": "M2M100Tokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
@@ -99,7 +101,9 @@ def read_class(name: str, files: Files, config: Json) -> Pair:
     settings = {"vocab_size": _rows(config)} | _settings(files)
     if name not in _READERS:
         raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
-    _check(settings, CLASS_NAMES.get(name, NAMES))
+    _check(
+        settings | dict.fromkeys(["auto_map"] if name == "IndicTransTokenizer" else []), CLASS_NAMES.get(name, NAMES)
+    )
     try:
         return _READERS[name](files, settings)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -160,6 +164,7 @@ _READERS: dict[str, Callable[[Files, Json], Pair]] = {
     "PLBartTokenizer": lists.plbart,
     "PegasusTokenizer": pipelines.pegasus,
     "FSMTTokenizer": lists.fsmt,
+    "IndicTransTokenizer": lists.indictrans,
     "BlenderbotSmallTokenizer": lists.blenderbot_small,
     "ByT5Tokenizer": lists.byt5,
     "T5Tokenizer": pipelines.t5,

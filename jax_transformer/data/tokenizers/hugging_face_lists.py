@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from jax_transformer.data.tokenizers.byte_tokens import BYTES, ByteBackend
@@ -42,6 +43,8 @@ PLBART_LANGUAGES = {
     "multi": "__java__ __python__ __en_XX__ __javascript__ __php__ __ruby__ __go__",
 }
 """The languages of PLBART, after the pieces of its sentencepiece model."""
+INDIC_TAG = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
+"""A language and its script, before IndicTrans2's sources."""
 SMALL_NAMES = {"unk_token": "__unk__", "bos_token": "__start__", "eos_token": "__end__", "pad_token": "__null__"}
 """Names of Blenderbot Small's special tokens."""
 
@@ -91,6 +94,21 @@ def plbart(files: Files, settings: Json) -> Pair:
     entries = [*FAIRSEQ_SPECIALS, *(piece.text for piece in pieces_of(model)[3:]), *more]
     specials = _named(entries, "sentencepiece.bpe.model", *FAIRSEQ_SPECIALS, *more)
     return both(ending_in_tag(PieceListBackend(model, entries, specials, takes_codes=False)))
+
+
+def indictrans(files: Files, settings: Json) -> Pair:
+    """Reads IndicTrans2's tokenizers: two lists, the source's with tags, and rules for the languages of tags."""
+
+    def backend(name: str) -> PieceListBackend:
+        file = f"dict.{name}.json"
+        entries = _entries(files, file, {})
+        tags = [entry for entry in entries if INDIC_TAG.fullmatch(entry)]
+        specials = _named(entries, file, *FAIRSEQ_SPECIALS, *tags)
+        return PieceListBackend(
+            file_in(files, f"model.{name}"), entries, specials, takes_codes=False, languages="indictrans"
+        )
+
+    return ending_in_eos(backend("SRC")), Tokenizer(backend("TGT"), add_bos=False, add_eos=False)
 
 
 def fsmt(files: Files, settings: Json) -> Pair:
@@ -149,8 +167,8 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
         )
     size = max(by_id) + 1
     TOKEN_IDS.check(size, name)
-    gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
-    return [(by_id | gaps)[index] for index in range(size)]
+    by_id |= {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
+    return [by_id[index] for index in range(size)]
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:

@@ -7,35 +7,57 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.data.tokenizers import indic_rules
 from jax_transformer.data.tokenizers.entry_lists import EntryList
 from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
 from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, Around, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+    from jax_transformer.data.tokenizers.tokenizer import LanguageRules
+
+RULES: Mapping[str, LanguageRules] = {"indictrans": indic_rules}
+"""Name of rules for languages → the module that has them."""
 
 
 class PieceListBackend(EntryList):
     """Presents a sentencepiece model and a list of pieces as a Backend. The list may lack pieces of the model, and have
     further ones.
 
-    If texts may begin with a code such as >>deu<<, the code is cut off and looked up in the list, where it is a tag.
+    If texts may begin with a code such as >>deu<<, the code is cut off and looked up in the list, where it is a tag. If
+    there are rules for languages, texts may begin with two tags, and are prepared already.
     """
 
     FORMAT = "jax-transformer piece list 1"
 
-    def __init__(self, model: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
-        """Stores the model; `entries`, each id's piece; and `specials`, including <unk>, which no text but a code
-        matches.
+    def __init__(
+        self,
+        model: bytes,
+        entries: Sequence[str],
+        specials: Mapping[str, int],
+        *,
+        takes_codes: bool,
+        languages: str = "",
+    ) -> None:
+        """Stores the model; `entries`, each id's piece; `specials`, including <unk>, which no text but a code matches;
+        and the name of the rules for languages, "" for none.
 
         Raises:
-          ValueError: `model` isn't a sentencepiece model, or there is no <unk>.
+          ValueError: `model` isn't a sentencepiece model, or there is no <unk>; unknown rules.
         """
         self._model = model
         self._processor = read_sentencepiece(model)
         super().__init__(entries, specials)
         self._takes_codes = takes_codes
+        if languages not in ("", *RULES):
+            raise ValueError(f"tokenizer: languages must be one of {', '.join(RULES)}; received {languages!r}")
+        self._languages = languages
         self._unk_id = self._unknown_id()
+
+    @property
+    def language_rules(self) -> LanguageRules | None:
+        """Returns the rules for the languages of tags."""
+        return RULES.get(self._languages)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         codes, texts = zip(*(self._divided(sentence) for sentence in sentences), strict=True) if sentences else ((), ())
@@ -46,7 +68,12 @@ class PieceListBackend(EntryList):
         ]
 
     def _divided(self, sentence: str) -> tuple[list[int], str]:
-        """Splits off the code at the start of a sentence; returns its id, if any, and the rest."""
+        """Splits off the code, or two tags, at the start of a sentence; returns their ids, if any, and the rest."""
+        if self._languages:
+            first, _, rest = sentence.partition(" ")
+            second, _, rest = rest.partition(" ")
+            has_both = first in self._specials and second in self._specials
+            return ([self._specials[first], self._specials[second]], rest) if has_both else ([], sentence)
         end = sentence.find("<<") + 2
         if not self._takes_codes or not sentence.startswith(">>") or end < 2:
             return [], sentence
@@ -66,7 +93,9 @@ class PieceListBackend(EntryList):
     def filled(self, size: int) -> PieceListBackend:
         unused = unused_entries(range(self.size, size))
         entries, specials = [*self._entries, *unused], self._specials | unused
-        return PieceListBackend(self._model, entries, specials, takes_codes=self._takes_codes)
+        return PieceListBackend(
+            self._model, entries, specials, takes_codes=self._takes_codes, languages=self._languages
+        )
 
     def segmenter(self) -> Segmenter:
         raise ValueError(
@@ -78,6 +107,7 @@ class PieceListBackend(EntryList):
         content = {
             "format": self.FORMAT,
             "takes_codes": self._takes_codes,
+            **({"languages": self._languages} if self._languages else {}),
             "add_bos": around.bos,
             "add_eos": around.eos,
             "tag_last": around.tag_last,
@@ -91,5 +121,11 @@ class PieceListBackend(EntryList):
     def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, Around]:
         """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
         model = base64.b64decode(content["model"], validate=True)
-        backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
+        backend = cls(
+            model,
+            content["entries"],
+            content["specials"],
+            takes_codes=content["takes_codes"],
+            languages=content.get("languages", ""),
+        )
         return backend, Around(content["add_bos"], content["add_eos"], content.get("tag_last", False))

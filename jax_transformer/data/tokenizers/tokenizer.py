@@ -66,6 +66,18 @@ class Backend(Protocol):
         """Returns the file's text for a tokenizer that puts these tokens around sentences."""
 
 
+class LanguageRules(Protocol):
+    """Turns texts in a language into the form that a model reads, and back. A backend with such rules has them as
+    `language_rules`."""
+
+    def prepare(self, text: str, tag: str) -> str:
+        """Returns a text in the language of a tag as it is split into pieces. Raises ValueError if there are no rules
+        for it."""
+
+    def finish(self, text: str, tag: str) -> str:
+        """Returns the text of pieces as it is written in the language of a tag. Raises as `prepare` does."""
+
+
 class Tokenizer:
     """Converts text to ids and back.
 
@@ -95,6 +107,7 @@ class Tokenizer:
         self._backend = backend
         self._around = Around(add_bos, add_eos, tag_last)
         self._segmenter: Segmenter | None = None
+        self._language = self._second_tag = ""
         self.unk_id, self.bos_id, self.eos_id = (found.get(name, NO_TOKEN) for name in (UNK, BOS, EOS))
         self.pad_id = found.get(PAD, self.unk_id)
         roles = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
@@ -169,13 +182,18 @@ class Tokenizer:
 
         Args:
           tag: one of `tags`, whose id precedes each sentence, after <bos>, or with `tag_is_last` follows it, after
-            <eos>; "" for none. Inside a sentence its text is plain text.
+            <eos>; "" for none. Inside a sentence its text is plain text. If the vocabulary has rules for the languages
+            of its tags, they prepare the sentence.
 
         Raises:
           ValueError: an unknown tag; an unknown token, if the vocabulary has no <unk>; a single string, or anything but
             strings.
         """
-        return self._surrounded(self._backend.encode(check_texts("sentences", sentences)), tag)
+        sentences, language = check_texts("sentences", sentences), self._language or tag
+        rules = self._rules
+        if rules is not None and language:
+            sentences = [rules.prepare(sentence, language) for sentence in sentences]
+        return self._surrounded(self._backend.encode(sentences), tag)
 
     def sample_encode(
         self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = ""
@@ -211,7 +229,8 @@ class Tokenizer:
         Raises:
           ValueError: an id outside the vocabulary; anything but sequences of integers.
         """
-        return self._backend.decode([self._visible(sequence) for sequence in ids])
+        texts, rules = self._backend.decode([self._visible(sequence) for sequence in ids]), self._rules
+        return texts if rules is None or not self._language else [rules.finish(text, self._language) for text in texts]
 
     def tokens(self, ids: Ids) -> list[str]:
         """Returns each id's token, specials included. Raises ValueError for an id outside the vocabulary."""
@@ -229,7 +248,24 @@ class Tokenizer:
 
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
         """Returns a tokenizer of the same vocabulary that adds <bos> and <eos> as specified."""
-        return self._with(self._backend, replace(self._around, bos=bos, eos=eos))
+        return self._like(self._backend, replace(self._around, bos=bos, eos=eos))
+
+    def with_second_tag(self, tag: str) -> Tokenizer:
+        """Returns a tokenizer that puts this tag after the one that `encode` is given, such as the tag of the target's
+        language in models that read both. Raises ValueError if the vocabulary lacks it."""
+        self.tag_id(tag, "target tag")
+        changed = self._like(self._backend, self._around)
+        changed._second_tag = tag
+        return changed
+
+    def in_language(self, tag: str) -> Tokenizer:
+        """Returns a tokenizer of texts in the language of a tag: `encode` prepares them, and `decode` finishes them,
+        by the rules that the vocabulary has for languages; the same tokenizer if it has none."""
+        if self._rules is None:
+            return self
+        changed = self._like(self._backend, self._around)
+        changed._language = tag
+        return changed
 
     def filled(self, size: int) -> Tokenizer:
         """Adds ids without a token up to `size`, the rows of a model's embedding. No text matches them.
@@ -248,7 +284,7 @@ class Tokenizer:
                 f"tokenizer: expected {size} tokens, or <unk> for those that are missing; received {self.vocab_size} "
                 "without it"
             )
-        return self._with(self._backend.filled(size), self._around)
+        return self._like(self._backend.filled(size), self._around)
 
     def to_json(self) -> str:
         """Returns the text of a file that `from_json` reads.
@@ -268,9 +304,19 @@ class Tokenizer:
     def _with(cls, backend: Backend, around: Around) -> Tokenizer:
         return cls(backend, add_bos=around.bos, add_eos=around.eos, tag_last=around.tag_last)
 
+    def _like(self, backend: Backend, around: Around) -> Tokenizer:
+        """Returns a tokenizer with this one's language and second tag."""
+        changed = self._with(backend, around)
+        changed._language, changed._second_tag = self._language, self._second_tag
+        return changed
+
+    @property
+    def _rules(self) -> LanguageRules | None:
+        return getattr(self._backend, "language_rules", None)
+
     def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
         """Adds the ids before and after each sentence."""
-        tags = [self.tag_id(tag, "source tag")] if tag else []
+        tags = [self.tag_id(name, "source tag") for name in (tag, self._second_tag) if name]
         before, after = [self.bos_id] * self._around.bos, [self.eos_id] * self._around.eos
         (after if self._around.tag_last else before).extend(tags)
         return [[*before, *ids, *after] for ids in sentences] if before or after else sentences

@@ -111,9 +111,11 @@ def exported_module(model: Model, dialect: Dialect) -> nn.Module:
         directory = Path(folder) / "model"
         export_directory(model, directory, dialect)
         with _quietly(transformers):
-            kind = transformers.AutoModelForSeq2SeqLM
+            kind: Any = transformers.AutoModelForSeq2SeqLM
             if model.config.stem is not None:
                 kind = transformers.AutoModelForSpeechSeq2Seq
+            elif dialect.name == "indictrans":  # which transformers lacks
+                from jax_transformer.parity.backends.indictrans import IndicTransForConditionalGeneration as kind
             loaded = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     module: nn.Module = loaded.eval()
     with torch.device("meta"):

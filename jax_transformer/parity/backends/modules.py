@@ -113,7 +113,9 @@ class ModuleReference:
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """Converts the state_dict to leaves by path. Raises PortingError if its parameters don't fit the model."""
-        table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
+        table = None
+        if self.dialect.leaves_out_positions(self.config):
+            table = max((self.constants[f"{stack}_positions"] for stack in ("encoder", "decoder")), key=len)
         held = {
             self._bare(name): array
             for name, array in state_dict.items()

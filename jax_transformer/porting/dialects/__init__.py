@@ -34,6 +34,7 @@ MODULES = (
     "pegasus",
     "m2m_100",
     "fsmt",
+    "indictrans",
     "t5",
     "t5x",
     "marian_npz",
@@ -150,7 +151,7 @@ class ConfigFile:
     kept: tuple[str, ...] = ()
     """Tensors that its programs load and the table ignores, which export writes back as they came."""
     always_there: tuple[str, ...] = ()
-    """Tensors that its models have and don't read where the two sides have embeddings of their own."""
+    """Optional tensors that its programs expect where the two sides have embeddings of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,16 +85,16 @@ DECODER_LAYER = LAYER | {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """Returns the correspondence that the three families share."""
+    """Returns the correspondence that these families share."""
     table = _embeddings(config)
-    for stack, parts in (("encoder", LAYER), ("decoder", DECODER_LAYER)):
-        table += layers(f"model.{stack}.layers", stack, parts)
-        if config.position_kind == "learned":
-            table.append(Rule(POSITIONS[stack], f"{stack}/positions/embedding"))
-        if config.encoder_embedding_norm != "none":
-            table += within(f"model.{stack}.layernorm_embedding", f"{stack}/embedding_norm", NORM)
-        if config.final_norm:
-            table += within(f"model.{stack}.layer_norm", f"{stack}/final_norm", NORM)
+    for name, stack, parts in (("encoder", config.encoder, LAYER), ("decoder", config.decoder, DECODER_LAYER)):
+        table += layers(f"model.{name}.layers", name, parts)
+        if stack.position_kind == "learned":
+            table.append(Rule(POSITIONS[name], f"{name}/positions/embedding"))
+        if stack.embedding_norm != "none":
+            table += within(f"model.{name}.layernorm_embedding", f"{name}/embedding_norm", NORM)
+        if stack.final_norm:
+            table += within(f"model.{name}.layer_norm", f"{name}/final_norm", NORM)
     if config.head_bias == "buffer":
         table.append(Rule("final_logits_bias?", "constants/head_bias", "1 V -> V"))
     return table

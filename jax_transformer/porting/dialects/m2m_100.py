@@ -76,10 +76,11 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
         ) from None
     half = config.d_model // 2
     frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
-    angles = torch.arange(config.encoder.table_rows).float()[:, None] * frequencies[None, :]
+    rows = {"encoder": config.encoder.table_rows, "decoder": config.decoder.table_rows}
+    angles = torch.arange(max(rows.values())).float()[:, None] * frequencies[None, :]
     table = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).numpy()
     table[config.position_offset] = 0.0
-    return {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}
+    return {f"constants/{stack}_positions": table[:count].copy() for stack, count in rows.items()}
 
 
 DIALECT = Dialect(
