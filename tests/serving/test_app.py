@@ -8,12 +8,13 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from clients import Ask, asked
 
 from jax_transformer.decoding import sampling_loop
 from jax_transformer.decoding.alignment import attention, entropies
@@ -35,8 +36,6 @@ LONG = "eins zwei . " * 10
 LIMITS = Limits(
     max_texts=40, max_characters=300, max_body_bytes=5_000, max_queue_tokens=20_000, max_streams=2, max_weights=2_000
 )
-
-Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
 
 
 class Paused(Engine):
@@ -80,19 +79,6 @@ def paused(model: PreparedModel) -> Iterator[Callable[..., tuple[Service, Paused
     for service, engine in services:
         engine.may_go_on.set()
         assert service.stop(30)
-
-
-def asked(service: Service, *asks: Ask) -> list[Any]:
-    """Returns the results of functions of a client that all run at once."""
-
-    async def run() -> list[Any]:
-        transport = httpx.ASGITransport(make_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
-            while service.state == "warming up":
-                await asyncio.sleep(0.01)
-            return await asyncio.gather(*(ask(client) for ask in asks))
-
-    return asyncio.run(run())
 
 
 def post(path: str, **fields: Any) -> Ask:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from clients import Ask, asked
 from whisper_models import HALF_SECOND, SPEECH, small_whisper
 
 import jax_transformer as jt
 from jax_transformer.commands.serve import ServeOptions, _check_speech
 from jax_transformer.decoding.prepared import prepare
-from jax_transformer.serving.app import make_app
 from jax_transformer.serving.form_body import MOST_FIELD_BYTES, MOST_HEADER_BYTES, FormReader
 from jax_transformer.serving.limits import Limits, Refusal
 from jax_transformer.serving.speech_engine import SpeechEngine
@@ -29,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 LIMITS = Limits(max_audio_bytes=100_000, max_audio_seconds=2.0, max_recordings=4, max_characters=30)
-Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
 
 
 class Counting(SpeechEngine):
@@ -62,19 +60,6 @@ def recording(seed: int = 0, samples: int = 2 * HALF_SECOND, ending: str = "wav"
     noise = 0.1 * np.random.default_rng(seed).standard_normal(samples)
     soundfile.write(file, noise, 16_000, format=ending)
     return file.getvalue()
-
-
-def asked(service: SpeechService, *asks: Ask) -> list[Any]:
-    """Returns the results of functions of a client that all run at once."""
-
-    async def run() -> list[Any]:
-        transport = httpx.ASGITransport(make_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
-            while service.state == "warming up":
-                await asyncio.sleep(0.01)
-            return await asyncio.gather(*(ask(client) for ask in asks))
-
-    return asyncio.run(run())
 
 
 def post(path: str = TRANSCRIPTIONS, content: bytes | None = None, **fields: Any) -> Ask:

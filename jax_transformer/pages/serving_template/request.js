@@ -48,6 +48,50 @@ function messageOf(answer) {
   return answer.retryAfter ? `${said} (try again in ${answer.retryAfter} s)` : said;
 }
 
+/**
+ * The request whose answer the page shows in `found`: its Stop button, what is said of it, and how it is sent and ends.
+ */
+class ShownRequest {
+  constructor(found) {
+    this.found = found;
+    this.waiting = null;
+    this.stop = element('button', { type: 'button', class: 'second', hidden: '', click: () => this.abort() }, 'Stop');
+    this.status = element('p', { class: 'status', role: 'status' });
+    this.problem = element('p', { class: 'problem', role: 'alert' });
+  }
+
+  abort() {
+    if (this.waiting) this.waiting.abort();
+  }
+
+  /** Says what goes on, and waits for ask(signal), which finishes it. */
+  async run(said, ask) {
+    const waiting = new AbortController();
+    this.waiting = waiting;
+    this.stop.hidden = false;
+    this.found.setAttribute('aria-busy', 'true');
+    this.problem.replaceChildren();
+    this.status.textContent = said;
+    try {
+      await ask(waiting.signal);
+    } catch (error) {
+      if (error.name === 'AbortError') {
+        if (this.waiting === waiting) this.finish('Stopped.');
+      } else if (error instanceof NoAnswer) this.finish('', error.message);
+      else throw error;
+    }
+  }
+
+  /** Shows how it has ended; wrong: nodes or texts. */
+  finish(said, ...wrong) {
+    this.waiting = null;
+    this.stop.hidden = true;
+    this.found.setAttribute('aria-busy', 'false');
+    this.status.textContent = said;
+    this.problem.replaceChildren(...wrong.filter(Boolean));
+  }
+}
+
 /** Formats 0.1234 as 0.12 s, and 12.34 as 12.3 s. */
 function formatSeconds(seconds) {
   return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;

@@ -1,16 +1,14 @@
 // The page from top to bottom: a recording to choose or drop, and its text with times.
 
 const facts = pageData();
-const state = { waiting: null, file: null };
+const state = { file: null };
 
 const file = element('input', { type: 'file', id: 'file', class: 'unseen', accept: 'audio/*,.flac,.ogg,.wav,.mp3,.aiff', change: () => choose(file.files[0]) });
 const drop = element('label', { class: 'drop', for: 'file', dragover, dragleave, drop: dropped }, 'Drop a recording here, or press to choose one.');
-const stop = element('button', { type: 'button', class: 'second', hidden: '', click: () => state.waiting.abort() }, 'Stop');
-const status = element('p', { class: 'status', role: 'status' });
-const problem = element('p', { class: 'problem', role: 'alert' });
 const language = facts.languages.length ? element('select', {}, element('option', { value: '' }, 'detected'), facts.languages.map((code) => element('option', { value: code }, nameOf(code)))) : null;
 const task = facts.translates ? element('select', {}, element('option', { value: 'transcriptions' }, 'as spoken'), element('option', { value: 'translations' }, 'in English')) : null;
 const found = element('div', { 'aria-busy': 'false' });
+const request = new ShownRequest(found);
 
 /** Returns the English name of a language by its code, with the code. */
 function nameOf(code) {
@@ -22,9 +20,9 @@ function form() {
     drop, file,
     element('p', { class: 'hint' }, `WAV, FLAC, OGG, MP3 and more; up to ${formatTime(facts.max_audio_seconds)} and ${formatCount(facts.max_audio_bytes)} bytes.`),
     element('div', { class: 'actions' },
-      element('button', { type: 'submit', class: 'first' }, 'Transcribe'), stop,
-      labelled('Language', language), labelled('Text', task), status),
-    problem);
+      element('button', { type: 'submit', class: 'first' }, 'Transcribe'), request.stop,
+      labelled('Language', language), labelled('Text', task), request.status),
+    request.problem);
 }
 
 function dragover(event) {
@@ -47,35 +45,22 @@ function choose(chosen) {
   if (!chosen) return;
   state.file = chosen;
   drop.replaceChildren(element('bdi', {}, chosen.name), `, ${formatCount(chosen.size)} bytes`);
-  problem.replaceChildren();
+  request.problem.replaceChildren();
 }
 
 async function transcribe(event) {
   event.preventDefault();
-  if (state.waiting) state.waiting.abort();
+  request.abort();
   if (!state.file) {
-    finish('', 'Choose a recording to transcribe.');
+    request.finish('', 'Choose a recording to transcribe.');
     file.focus();
     return;
   }
   if (state.file.size > facts.max_audio_bytes) {
-    finish('', `Choose a smaller file: the server takes ${formatCount(facts.max_audio_bytes)} bytes, and this one has ${formatCount(state.file.size)}.`);
+    request.finish('', `Choose a smaller file: the server takes ${formatCount(facts.max_audio_bytes)} bytes, and this one has ${formatCount(state.file.size)}.`);
     return;
   }
-  const waiting = new AbortController();
-  state.waiting = waiting;
-  stop.hidden = false;
-  found.setAttribute('aria-busy', 'true');
-  problem.replaceChildren();
-  status.textContent = 'Transcribing…';
-  try {
-    await answerTo(waiting.signal);
-  } catch (error) {
-    if (error.name === 'AbortError') {
-      if (state.waiting === waiting) finish('Stopped.', '');
-    } else if (error instanceof NoAnswer) finish('', error.message);
-    else throw error;
-  }
+  await request.run('Transcribing…', answerTo);
 }
 
 async function answerTo(signal) {
@@ -87,20 +72,11 @@ async function answerTo(signal) {
   const answer = await send('POST', `v1/audio/${path}`, body, { signal });
   const value = valueOf(answer);
   if (answer.status !== 200 || !value) {
-    finish('', messageOf(answer));
+    request.finish('', messageOf(answer));
     return;
   }
   found.replaceChildren(transcript(value));
-  finish(`${formatTime(value.duration)} of audio in ${formatSeconds(answer.seconds)}`, '');
-}
-
-/** Shows how a request has ended. */
-function finish(said, wrong) {
-  state.waiting = null;
-  stop.hidden = true;
-  found.setAttribute('aria-busy', 'false');
-  status.textContent = said;
-  problem.replaceChildren(...(wrong ? [wrong] : []));
+  request.finish(`${formatTime(value.duration)} of audio in ${formatSeconds(answer.seconds)}`);
 }
 
 /** Draws the segments, each after its time. */
@@ -128,4 +104,4 @@ fillPage([
   element('p', { class: 'over' }, facts.model),
   element('h1', {}, 'Transcribe'),
 ], [element('section', { id: 'translate', 'aria-label': 'Recording' }, form()), found], 'Sent by jax-transformer; recordings go to the server that sent this page.');
-watchReadiness(status);
+watchReadiness(request.status);

@@ -2,16 +2,13 @@
 
 const MOST_ASKED = [1, 3, 5, 8];
 const facts = pageData();
-const state = { waiting: null, results: null };
 
 const text = element('textarea', { id: 'text', rows: '4', dir: 'auto', spellcheck: 'false', 'aria-describedby': 'hint', keydown: (event) => {
   if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) translate(event);
 } });
-const stop = element('button', { type: 'button', class: 'second', hidden: '', click: () => state.waiting.abort() }, 'Stop');
-const status = element('p', { class: 'status', role: 'status' });
-const problem = element('p', { class: 'problem', role: 'alert' });
 const fields = { count: countField(), source_tag: tagField('Source tag', facts.source_tags, facts.source_tag), target_tag: tagField('Target tag', facts.target_tags, facts.target_tag) };
 const found = element('div', { 'aria-busy': 'false' });
+const request = new ShownRequest(found);
 
 function countField() {
   return element('select', {}, MOST_ASKED.filter((count) => count <= facts.max_beam_size).map((count) => element('option', { value: count }, count)));
@@ -27,9 +24,9 @@ function form() {
     element('label', { for: 'text' }, 'Text'), text,
     element('p', { id: 'hint', class: 'hint' }, 'Each line is a sentence. ', element('kbd', {}, 'Ctrl'), ' ', element('kbd', {}, 'Enter'), ' translates.'),
     element('div', { class: 'actions' },
-      element('button', { type: 'submit', class: 'first' }, 'Translate'), stop,
-      labelled('Translations of each line', fields.count), labelled('Source tag', fields.source_tag), labelled('Target tag', fields.target_tag), status),
-    problem);
+      element('button', { type: 'submit', class: 'first' }, 'Translate'), request.stop,
+      labelled('Translations of each line', fields.count), labelled('Source tag', fields.source_tag), labelled('Target tag', fields.target_tag), request.status),
+    request.problem);
 }
 
 /** Returns the body of a request for the lines; the server's own options hold for the rest. */
@@ -43,26 +40,13 @@ function bodyFor(lines, attention) {
 async function translate(event) {
   event.preventDefault();
   const lines = text.value.trimEnd().split(/\r\n|\r|\n/);
-  if (state.waiting) state.waiting.abort();
+  request.abort();
   if (!text.value.trim()) {
-    finish('', `Type a text to translate${text.value ? ': these are only spaces' : ''}.`);
+    request.finish('', `Type a text to translate${text.value ? ': these are only spaces' : ''}.`);
     text.focus();
     return;
   }
-  const waiting = new AbortController();
-  state.waiting = waiting;
-  stop.hidden = false;
-  found.setAttribute('aria-busy', 'true');
-  problem.replaceChildren();
-  status.textContent = 'Translating…';
-  try {
-    await answerTo(lines, waiting.signal);
-  } catch (error) {
-    if (error.name === 'AbortError') {
-      if (state.waiting === waiting) finish('Stopped.', '');
-    } else if (error instanceof NoAnswer) finish('', error.message);
-    else throw error;
-  }
+  await request.run('Translating…', (signal) => answerTo(lines, signal));
 }
 
 async function answerTo(lines, signal) {
@@ -74,21 +58,12 @@ async function answerTo(lines, signal) {
   }
   const value = valueOf(answer);
   if (answer.status !== 200 || !value) {
-    finish('', messageOf(answer), lineOf(messageOf(answer), lines));
+    request.finish('', messageOf(answer), lineOf(messageOf(answer), lines));
     return;
   }
   const drawn = results(lines, value.translations);
   found.replaceChildren(...resultSection(drawn, note));
-  finish(`${counted(lines.filter((line) => line.trim()).length, 'line')} in ${formatSeconds(answer.seconds)}`, '');
-}
-
-/** Shows how a request has ended. */
-function finish(said, wrong, where = null) {
-  state.waiting = null;
-  stop.hidden = true;
-  found.setAttribute('aria-busy', 'false');
-  status.textContent = said;
-  problem.replaceChildren(...(wrong ? [wrong, where].filter(Boolean) : []));
+  request.finish(`${counted(lines.filter((line) => line.trim()).length, 'line')} in ${formatSeconds(answer.seconds)}`);
 }
 
 /** Returns the line that a message such as "texts[3]: …" speaks of, or null. */
@@ -140,4 +115,4 @@ fillPage([
   element('h1', {}, 'Translate'),
 ], [element('section', { id: 'translate', 'aria-label': 'Text' }, form()), found], 'Sent by jax-transformer; the weights are those that the model computes.');
 text.focus();
-watchReadiness(status);
+watchReadiness(request.status);
