@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from jax_transformer.commands.decode_options import check_rows, load, output_may_close
+from jax_transformer.commands.decode_options import Dtype, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import read_columns, shown
 from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.progress import progress
@@ -43,6 +43,8 @@ class ScoreOptions:
     """Token to put before every sentence, such as <2de>, which selects the target language of a multilingual model."""
     target_tag: str = ""
     """Token that every translation begins with, such as deu_Latn, as in `translate`. It isn't counted."""
+    dtype: Dtype | None = None
+    """Round the weights to this dtype, and compute in it. Default: the model's own."""
     rows: int = 64
     """Maximum number of sentences scored at once."""
     parallel: MeshConfig = field(default=MeshConfig())
@@ -88,7 +90,7 @@ def score(arguments: Sequence[str]) -> int:
     from jax_transformer.decoding.prepared import prepare
     from jax_transformer.parallel.mesh import make_mesh
 
-    model = prepare(load(options.model, options.source_tag), make_mesh(options.parallel))
+    model = prepare(load(options.model, options.source_tag, options.dtype), make_mesh(options.parallel))
 
     totals = Totals()
     tags = {"source_tag": options.source_tag, "target_tag": options.target_tag}

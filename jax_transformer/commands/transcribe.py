@@ -10,7 +10,7 @@ from typing import Literal
 
 import tyro
 
-from jax_transformer.commands.decode_options import output_may_close
+from jax_transformer.commands.decode_options import Dtype, load, output_may_close
 from jax_transformer.commands.parsing import parsed
 from jax_transformer.runtime.extras import require
 
@@ -53,6 +53,8 @@ class TranscribeOptions:
     """Text that is shown to the model as if it came before each recording, such as names as they are spelt."""
     words: bool = False
     """Times of words, too: in json, and as marks in vtt."""
+    dtype: Dtype | None = None
+    """Round the weights to this dtype, and compute in it. Default: the model's own."""
 
 
 def transcribe(arguments: Sequence[str]) -> int:
@@ -64,9 +66,8 @@ def transcribe(arguments: Sequence[str]) -> int:
     from jax_transformer import speech
     from jax_transformer.runtime.files import atomic_write
     from jax_transformer.speech.transcripts import FORMATS
-    from jax_transformer.storage.model_directory import load_model
 
-    model, failed = load_model(options.model), 0
+    model, failed = load(options.model, "", options.dtype), 0
     with output_may_close():
         for file, target in zip(options.files, targets, strict=True):
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from jax_transformer.runtime.digests import changes
 from jax_transformer.runtime.files import open_regular, temporary_directory
 
 BUILDING = "building-"
+ENTRY = re.compile("[0-9a-f]{64}")
+"""The names of entries: digests of what a corpus is prepared from."""
 BLOCK = 1 << 16
 BLOCKS = 16
 """Number of blocks, spread over a file, that its digest covers; smaller files are digested whole."""

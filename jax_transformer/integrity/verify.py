@@ -11,7 +11,7 @@ from pathlib import Path
 from jax_transformer.buckets import local_directory, local_file
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.cache import BUILDING
+from jax_transformer.data.cache import ENTRY
 from jax_transformer.runtime.digests import DIGESTS, changes
 from jax_transformer.runtime.files import read_bytes
 from jax_transformer.runtime.json_text import parse_json
@@ -144,7 +144,7 @@ def _entry(path: Path) -> Iterator[Finding]:
 
 def _cache(path: Path) -> Iterator[Finding]:
     for entry in sorted(path.iterdir()):
-        if entry.is_dir() and not entry.name.startswith(BUILDING):
+        if entry.is_dir() and ENTRY.fullmatch(entry.name):  # programs and copies from buckets may lie beside
             yield from _entry(entry)
 
 

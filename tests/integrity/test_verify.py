@@ -86,7 +86,8 @@ def test_other_files_of_a_run_are_read(
 def test_every_file_of_a_cache_is_verified(trained: Path, tmp_path: Path) -> None:
     cache = Path(shutil.copytree(trained.parent / "cache", tmp_path / "cache"))
     (entry,) = cache.iterdir()
-    (cache / "building-0").mkdir()
+    for other in ("building-0", "xla-x86_64-0", "buckets"):
+        (cache / other).mkdir()
     for path in (cache, entry):
         assert [finding.kind for finding in verify(path)] == ["corpus"]
     for file in sorted(entry.iterdir()):

@@ -286,6 +286,10 @@ def test_the_command_writes_transcripts(saved: Path, samples: np.ndarray, tmp_pa
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     expected = transcribe(jt.load_model(saved), samples, language="de", temperatures=0.0).as_json()
     assert lines == [expected, expected]
+    assert main(["transcribe", str(saved), files[0], *options, "--format", "json", "--dtype", "bfloat16"]) == 0
+    rounded = jt.load_model(saved).astype("bfloat16")
+    expected = transcribe(rounded, samples, language="de", temperatures=0.0).as_json()
+    assert json.loads(capsys.readouterr().out) == expected
     (tmp_path / "texts").mkdir()
     options += ["--format", "vtt", "--output", str(tmp_path / "texts")]
     assert main(["transcribe", str(saved), *files, *options]) == 0
