@@ -116,6 +116,8 @@ class Recording:
         require("soundfile", self.name)
         import soundfile
 
+        if _is_empty(self._source):
+            raise AudioError(f"{self.name}: expected a recording; received an empty file")
         try:
             if not isinstance(self._source, str | os.PathLike):
                 self._source.seek(0)
@@ -165,6 +167,10 @@ class Recording:
                     f"{self.name}: expected {stated:,} bytes, as its header states; received {found:,}, so the file "
                     "was cut off: copy it again"
                 )
+
+
+def _is_empty(file: str | os.PathLike[str] | IO[bytes]) -> bool:
+    return (Path(file).stat().st_size if isinstance(file, str | os.PathLike) else file.seek(0, os.SEEK_END)) == 0
 
 
 def _check_array(name: str, samples: np.ndarray) -> None:

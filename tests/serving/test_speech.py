@@ -168,7 +168,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, 900, dtype=np.uint8).tobytes()
         (without_file, 422, "expected the field 'file', a recording; received none"),
         (as_json, 415, "expected the content type multipart/form-data; received application/json"),
         (from_another_site, 403, "of this server's own page"),
-        (post(content=b""), 400, "file: expected a recording in a format that libsndfile reads"),
+        (post(content=b""), 400, "file: expected a recording; received an empty file"),
         (post(content=NOISE), 400, "file: expected a recording in a format that libsndfile reads"),
         (post(content=recording()[:20_000]), 400, "so the file was cut off"),
         (post(content=recording(samples=0)), 400, "file: expected a recording; received one without samples"),

@@ -57,7 +57,7 @@ def test_a_file_says_its_rate_and_channels(tmp_path: Path, ending: str) -> None:
     ("content", "message"),
     [
         (None, "no such file"),
-        (b"", "expected a recording in a format that libsndfile reads"),
+        (b"", "expected a recording; received an empty file"),
         (b"no recording", "expected a recording in a format that libsndfile reads"),
         (b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00\x00\x00", "expected a recording in a format that libsndfile reads"),
     ],

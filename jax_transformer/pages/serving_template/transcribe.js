@@ -18,7 +18,7 @@ function nameOf(code) {
 function form() {
   return element('form', { submit: transcribe },
     drop, file,
-    element('p', { class: 'hint' }, `WAV, FLAC, OGG, MP3 and more; up to ${formatTime(facts.max_audio_seconds)} and ${formatCount(facts.max_audio_bytes)} bytes.`),
+    element('p', { class: 'hint' }, `WAV, FLAC, OGG, MP3 and more; up to ${formatTime(facts.max_audio_seconds).replace(/\.0$/, '')} and ${formatBytes(facts.max_audio_bytes)}.`),
     element('div', { class: 'actions' },
       element('button', { type: 'submit', class: 'first' }, 'Transcribe'), request.stop,
       labelled('Language', language), labelled('Text', task), request.status),
@@ -44,7 +44,7 @@ function dropped(event) {
 function choose(chosen) {
   if (!chosen) return;
   state.file = chosen;
-  drop.replaceChildren(element('bdi', {}, chosen.name), `, ${formatCount(chosen.size)} bytes`);
+  drop.replaceChildren(element('bdi', {}, chosen.name), `, ${formatBytes(chosen.size)}`);
   request.problem.replaceChildren();
 }
 
@@ -57,7 +57,7 @@ async function transcribe(event) {
     return;
   }
   if (state.file.size > facts.max_audio_bytes) {
-    request.finish('', `Choose a smaller file: the server takes ${formatCount(facts.max_audio_bytes)} bytes, and this one has ${formatCount(state.file.size)}.`);
+    request.finish('', `Choose a smaller file: the server takes ${formatBytes(facts.max_audio_bytes)}, and this one has ${formatBytes(state.file.size)}.`);
     return;
   }
   await request.run('Transcribing…', answerTo);
@@ -95,6 +95,11 @@ function formatTime(seconds) {
   const tenths = Math.round(10 * seconds);
   const [hours, minutes, rest] = [Math.floor(tenths / 36000), Math.floor(tenths / 600) % 60, ((tenths % 600) / 10).toFixed(1).padStart(4, '0')];
   return hours ? `${hours}:${String(minutes).padStart(2, '0')}:${rest}` : `${minutes}:${rest}`;
+}
+
+/** Formats 26214400 as 25.0 MiB, and 1000 as 1,000 bytes. */
+function formatBytes(count) {
+  return count < 2 ** 20 ? `${formatCount(count)} bytes` : `${(count / 2 ** 20).toFixed(1)} MiB`;
 }
 
 // --- now
