@@ -36,10 +36,10 @@ def product(rows: jax.Array, kernel: jax.Array, axis: int = 0) -> jax.Array:
       axis: the kernel's axis of inputs; 1 for a kernel [O, I]. A transposed kernel would be multiplied in float32.
     """
     axes = ((1,), (axis,)), ((), ())
-    count, wide = len(rows), product_dtype(rows.dtype)
-    if count == 1 and wide != rows.dtype:  # for a single row, a CPU would convert the kernel to float32
-        rows = jnp.pad(rows, ((0, 1), (0, 0)))
-    return jax.lax.dot_general(rows, kernel, axes, preferred_element_type=wide)[:count].astype(rows.dtype)
+    wide = product_dtype(rows.dtype)
+    if rows.shape[0] == 1 and wide != rows.dtype:  # for a single row, a CPU would convert the kernel to float32
+        return product(jnp.pad(rows, ((0, 1), (0, 0))), kernel, axis)[:1]
+    return jax.lax.dot_general(rows, kernel, axes, preferred_element_type=wide).astype(rows.dtype)
 
 
 def keep_wide(parameter: jax.Array) -> jax.Array:

@@ -135,7 +135,8 @@ class StepCrossAttention(StepAttention):
           angles: rotation angles of keys; None: no rotation.
         """
         keys, values = self.key_value.together(encoder_output, few=False)  # [B, S, G, H] and [B, S, G, W]
-        keys, wide = self.placed_key(keys, angles), product_dtype(values.dtype)
+        keys = self.placed_key(keys, angles)
+        wide = product_dtype(values.dtype)
         return jnp.swapaxes(keys, 1, 2).astype(wide), jnp.swapaxes(values, 1, 2).astype(wide)
 
 

@@ -136,8 +136,9 @@ FAULTS = (
              "bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),\n        mask=terms.mask,\n"
              "        scale", "bias=None,\n        mask=terms.mask,\n        scale", FUSED, "select_n",
              at="jax.nn.dot_product_attention(", model="T5"),
-    OwnFault("a tied head sends the table no gradient", MODEL, "self._target_embedding.embedding[...].T",
-             "jax.lax.stop_gradient(self._target_embedding.embedding[...].T)",
+    OwnFault("a tied head sends the table no gradient", MODEL,
+             "kernel = self._target_embedding.embedding[...] if tied",
+             "kernel = jax.lax.stop_gradient(self._target_embedding.embedding[...]) if tied",
              "one table for both sides and the head, and three", "dot_general", at="to_kernel = to_kernel +",
              side="reference"),
     # --- batches

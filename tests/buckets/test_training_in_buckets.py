@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from bucket_files import fail_after, put, store_at
 from tiny_runs import rows, tiny_run
@@ -17,6 +19,8 @@ from jax_transformer.buckets.store import Batch, Store
 from jax_transformer.cli import main
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data import CorpusError, prepare
+from jax_transformer.model.functional import init_params
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import ModelError, load_model, save_model
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import train
@@ -118,7 +122,6 @@ def test_commands_read_runs_and_models_in_buckets(
         ["report", run],
         ["verify", run],
         ["average", run, "--output", f"{memory}/averaged"],
-        ["port", run, f"{memory}/ported.npz", "--dialect", "pytorch"],
         ["push", run, "owner/name", "--dry-run", "card"],
         ["push", str(undisturbed), "owner/name", "--dry-run", "card of local files"],
     ):
@@ -127,8 +130,19 @@ def test_commands_read_runs_and_models_in_buckets(
     cards = [(tmp_path / name / "README.md").read_text() for name in ("card", "card of local files")]
     assert cards[0] == cards[1]
     assert load_model(f"{memory}/averaged").training["checkpoints"] == [2, 4, 6]
-    assert main(["port", f"{memory}/ported.npz", f"{memory}/back"]) == 0
-    assert load_model(f"{memory}/back").config == load_model(run).config
+
+
+def test_port_reads_and_writes_buckets(undisturbed: Path, memory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = load_model(undisturbed)
+    config = trained.config.replace(final_norm=True)
+    model = dataclasses.replace(trained, config=config, params=init_params(config, jax.random.key(0)))
+    save_model(model, f"{memory}/model")
+    for arguments in ([f"{memory}/model", f"{memory}/ported.pt"], [f"{memory}/ported.pt", f"{memory}/back"]):
+        assert main(["port", *arguments, "--dialect", "pytorch"]) == 0, capsys.readouterr()
+    back = flatten(load_model(f"{memory}/back").params)
+    assert {path: leaf.tobytes() for path, leaf in back.items()} == {
+        path: np.asarray(leaf).tobytes() for path, leaf in flatten(model.params).items()
+    }
 
 
 def test_a_model_is_never_replaced(run: str, memory: str) -> None:

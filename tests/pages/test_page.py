@@ -22,7 +22,7 @@ def test_a_page_asks_no_server_unless_it_is_served() -> None:
 
 def test_every_source_of_the_served_pages_is_used() -> None:
     names = {path.name for path in serving.TEMPLATE.iterdir()}
-    assert names == {*serving.TRANSLATE_SCRIPTS, *serving.API_SCRIPTS, serving.STYLE}
+    assert names == {*serving.TRANSLATE_SCRIPTS, *serving.TRANSCRIBE_SCRIPTS, *serving.API_SCRIPTS, serving.STYLE}
 
 
 def test_every_source_of_the_page_is_used() -> None:

@@ -276,7 +276,7 @@ def test_detection_never_guesses(monkeypatch):
 
 
 def test_every_dialect_is_found_by_its_name():
-    assert len(dialects.all_dialects()) == 34
+    assert len(dialects.all_dialects()) == 35
     for name, dialect in dialects.all_dialects().items():
         assert get_dialect(name) is dialect
         assert dialect.name == name

@@ -95,8 +95,8 @@ def test_invalid_requests_for_scores_are_refused(value: Any, message: str) -> No
 
 
 def test_requests_have_the_options_of_the_commands() -> None:
-    """But for those about files, devices and output."""
-    about_files = {"model", "input", "source", "target", "format", "rows", "batch_tokens", "parallel"}
+    """But for those about files, the loaded model, devices and output."""
+    about_files = {"model", "dtype", "input", "source", "target", "format", "rows", "batch_tokens", "parallel"}
     translate = {field.name for field in dataclasses.fields(TranslateOptions)} - about_files - set(HIDDEN)
     assert set(field_names(TranslateRequest)) - {"texts", "attention", "stream"} == translate
     score = {field.name for field in dataclasses.fields(ScoreOptions)} - about_files
