@@ -53,6 +53,12 @@ def test_faults_change_one_place() -> None:
         assert source.count(fault.old) == 1, fault.name
 
 
+def test_faults_are_expected_at_lines_that_there_are() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "jax_transformer").rglob("*.py")]
+    for fault in FAULTS:
+        assert any(fault.at in source for source in sources), fault.name
+
+
 def test_pairs_and_faults_have_different_names() -> None:
     assert len({pair.title for pair in PAIRS}) == len(PAIRS)
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
