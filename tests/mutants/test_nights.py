@@ -47,6 +47,10 @@ def test_what_killed_a_change_stays() -> None:
     assert names(waiting([case(f"f[{number}]", 0.3) for number in range(4)], ["f[1]"])) == ["f[2]", "f[3]"]
 
 
+def test_what_reads_the_source_stays() -> None:
+    assert names(waiting([case("tests/test_imports.py::test_no_modules_import_each_other", 3.0)], [])) == []
+
+
 def test_what_calls_a_function_that_no_other_test_calls_stays() -> None:
     tests = [case(f"f[{number}]", 0.3, 1) for number in range(3)]
     tests += [case("g[0]", 0.3, 1), case("g[1]", 9.0, 2, 3), case("g[2]", 0.3, 1), case("g[3]", 0.3, 2)]

@@ -7,17 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.data.tokenizers import indic_rules
 from jax_transformer.data.tokenizers.entry_lists import EntryList
+from jax_transformer.data.tokenizers.language_rules import RULES, LanguageRules
 from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
 from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, Around, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
-    from jax_transformer.data.tokenizers.tokenizer import LanguageRules
-
-RULES: Mapping[str, LanguageRules] = {"indictrans": indic_rules}
-"""Name of rules for languages → the module that has them."""
 
 
 class PieceListBackend(EntryList):

@@ -31,6 +31,7 @@ from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.language_rules import LanguageRules
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
@@ -64,18 +65,6 @@ class Backend(Protocol):
 
     def to_json(self, around: Around) -> str:
         """Returns the file's text for a tokenizer that puts these tokens around sentences."""
-
-
-class LanguageRules(Protocol):
-    """Turns texts in a language into the form that a model reads, and back. A backend with such rules has them as
-    `language_rules`."""
-
-    def prepare(self, text: str, tag: str) -> str:
-        """Returns a text in the language of a tag as it is split into pieces. Raises ValueError if there are no rules
-        for it."""
-
-    def finish(self, text: str, tag: str) -> str:
-        """Returns the text of pieces as it is written in the language of a tag. Raises as `prepare` does."""
 
 
 class Tokenizer:
