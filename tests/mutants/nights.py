@@ -1,8 +1,8 @@
 """Choose which tests wait for the night: long ones, and slow parametrisations, for which the quickest stands.
 
 With every change run the quick tests, the quickest parametrisation of each function of tests unless it is long, those
-that killed a change of the core that no quicker test killed, and those without which a function of the package would be
-called by none.
+that killed a change of the core that no quicker test killed, those without which a function of the package would be
+called by none, and those that read the source.
 """
 
 from __future__ import annotations
